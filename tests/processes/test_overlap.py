@@ -287,7 +287,7 @@ def buckets_of_tensorflow() -> dict[str, Any]:
     from tensorflow.python.distribute.cross_device_utils import group_by_size
 
     from course_lib.strategies.tensorflow.exchange import buckets
-    from course_lib.strategies.tensorflow.flops import backward_shares
+    from course_lib.strategies.tensorflow.graphs import backward_shares
 
     lengths = [7, 1, 300, 20, 20, 5, 400, 1]
     tensors, sizes = [tf.zeros(n) for n in lengths], [4 * n for n in lengths]

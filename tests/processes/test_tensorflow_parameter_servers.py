@@ -20,7 +20,6 @@ from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Metric, Phase, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.parameter_servers import PARAMETER_SERVER, SYNC_PARAMETER_SERVER
-from course_lib.workloads.examples import Examples
 from tests.helpers import (
     SUM_ORDER,
     compares_times,
@@ -83,34 +82,6 @@ def test_two_workers_learn_in_fifty_steps(name: str) -> None:
     assert losses[-1] == result["final_loss"] < losses[0] / 2
     assert result["test_accuracy"] > 0.8
     assert max(m.samples for m in trace.all(Metric, name="loss")) == 50 * 128
-
-
-def test_a_graph_holds_none_of_the_examples_that_its_steps_read() -> None:
-    def work(task):
-        import tensorflow as tf
-
-        from course_lib.strategies.tensorflow.examples import in_files, write
-
-        x = np.random.default_rng(0).normal(size=(2500, 100)).astype(np.float32)
-        examples = Examples([(x[i], i) for i in range(len(x))])  # a dataset, not arrays
-        folders = [task.files.temporary(task.name), task.files.meetings]
-        for folder in folders:
-            folder.mkdir(parents=True, exist_ok=True)
-            write(folder, examples)
-        read = tf.function(in_files(folders, examples), autograph=False)
-        worker = tf.TensorSpec([], tf.int32)
-        graph = read.get_concrete_function(worker, tf.TensorSpec([3], tf.int64))
-        indices = tf.constant([7, 2499, 7], tf.int64)
-        found = [graph(tf.constant(number), indices) for number in range(len(folders))]
-        same = all(
-            np.array_equal(inputs, x[[7, 2499, 7]]) and np.array_equal(targets, indices)
-            for inputs, targets in found
-        )
-        return same, graph.graph.as_graph_def().ByteSize()
-
-    same, size = start(work, framework="tensorflow", workers=1).wait(60).result["worker:0"]
-    assert same
-    assert size < 10_000  # the examples have a million bytes
 
 
 @pytest.mark.parametrize("name", [ASYNC, SYNC])
@@ -308,8 +279,8 @@ def test_gradients_that_a_lost_worker_had_pushed_already_are_not_applied_again()
         import tensorflow as tf
 
         from course_lib.strategies.tensorflow import parameter_server as page
+        from course_lib.strategies.tensorflow.coordinator import Shard
         from course_lib.strategies.tensorflow.optimizer import Optimizer
-        from course_lib.strategies.tensorflow.server import Shard
 
         values, version = tf.Variable([1.0, 2.0]), tf.Variable(0, dtype=tf.int64)
         optimizer = Optimizer(task.spec)

@@ -12,48 +12,41 @@ cut before that, by the same rule, so that each can be timed, and so that an all
 the same buckets.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from course_lib.cluster.task import Task
-from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.tensorflow.flops import backward_shares
+from course_lib.strategies.tensorflow.graphs import backward_shares
+from course_lib.strategies.tensorflow.replicas import ReplicasStep
 from course_lib.strategies.tensorflow.steps import after, free, hold, pack, unpack
 
-if TYPE_CHECKING:
-    from course_lib.strategies.tensorflow.training import ReplicasStep
-
-BACKWARD = 2 / 3  # of a step's device time: that pass computes twice as much as the forward pass
 MEAN = tf.distribute.ReduceOp.MEAN
 
-Average = Callable[[Any, list[Any], list[Any]], list[Any]]
-"""The strategy, some values that all replicas have, and the variables where each is wanted -> the
-means over all replicas."""
+Average = Callable[[ReplicasStep, list[Any], list[Any]], list[Any]]
+"""The training step, some values that all replicas have, and the variables where each is wanted ->
+the means over all replicas."""
 
 
-def all_at_once(strategy: Any, values: list[Any], places: list[Any]) -> list[Any]:
+def all_at_once(training: ReplicasStep, values: list[Any], places: list[Any]) -> list[Any]:
     """The strategy's own way: one call for all values, so that it packs them into one message. The
     mean of a gradient goes to wherever its variable lives.
     """
     pairs = list(zip(values, places, strict=True))
-    means: list[Any] = strategy.extended.batch_reduce_to(MEAN, pairs)
+    means: list[Any] = training.strategy.extended.batch_reduce_to(MEAN, pairs)
     return means
 
 
-def scheduled_mean(task: Task) -> Average:
+def scheduled_mean(training: ReplicasStep, values: list[Any], places: list[Any]) -> list[Any]:
     """The schedule of the run, in place of the strategy's own way.
 
     The values of a bucket travel as one array. The graph calls back into Python for the exchange,
     which works on the CPU.
     """
-    assert task.schedule
-    schedule, group = task.schedule, task.group()
+    schedule, group = training.task.schedule, training.group
+    assert schedule and group
 
     def exchange(mine: np.ndarray) -> np.ndarray:
         try:
@@ -61,24 +54,13 @@ def scheduled_mean(task: Task) -> Average:
             np.copyto(shared, mine)
             group.execute_buffer(schedule, mine.size, mine.dtype)
         except Exception as error:
-            errors.append(error)
+            training.errors.append(error)
             raise
         return shared / np.float32(schedule.workers)
 
-    def mean(strategy: Any, values: list[Any], places: list[Any]) -> list[Any]:
-        flat = pack(values)
-        means = tf.ensure_shape(tf.numpy_function(exchange, [flat], tf.float32), flat.shape)
-        return unpack(means, values)
-
-    return mean
-
-
-errors: list[Exception] = []  # what an exchange raised: TensorFlow makes another error of it
-
-
-def overlaps(spec: RunSpec) -> bool:
-    """Whether a bucket may leave before all gradients are there. One that holds them all cannot."""
-    return spec.overlap and spec.bucket_mb is not None
+    flat = pack(values)
+    means = tf.ensure_shape(tf.numpy_function(exchange, [flat], tf.float32), flat.shape)
+    return unpack(means, values)
 
 
 def buckets(sizes: Sequence[int], limit: float | None) -> list[list[int]]:
@@ -89,12 +71,12 @@ def buckets(sizes: Sequence[int], limit: float | None) -> list[list[int]]:
     the loss, which is the first, starts no bucket: a message of its own would make each step
     longer.
     """
-    found: list[list[int]] = [[]]
+    cut: list[list[int]] = [[]]
     for place in reversed(range(len(sizes))):
-        if place and limit and sum(sizes[other] for other in found[-1]) > limit * 2**20:
-            found.append([])
-        found[-1].insert(0, place)
-    return found
+        if place and limit and sum(sizes[other] for other in cut[-1]) > limit * 2**20:
+            cut.append([])
+        cut[-1].insert(0, place)
+    return cut
 
 
 def averaged(
@@ -118,14 +100,14 @@ def averaged(
             computed = device_time(training, computed, sum(shares[place] for place in bucket))
             with tf.device(mine[0].device):
                 mine = hold(mine, computed)
-        full = after(mine) if overlaps(spec) else computed
-        found = average(training.strategy, mine, [places[place] for place in bucket])
-        stamps += [full, after(found)]
+        full = after(mine) if training.overlaps else computed
+        reduced = average(training, mine, [places[place] for place in bucket])
+        stamps += [full, after(reduced)]
         if spec.bucket_mb:
             # Without an operation in between, Grappler, which optimizes graphs, folds the division
             # of a mean into the learning rate: the time would be that of the folded constant.
-            found = [tf.ensure_shape(mean, mean.shape) for mean in found]
-        means.update(zip(bucket, found, strict=True))
+            reduced = [tf.ensure_shape(mean, mean.shape) for mean in reduced]
+        means.update(zip(bucket, reduced, strict=True))
     return [means[place] for place in range(len(values))], stamps
 
 

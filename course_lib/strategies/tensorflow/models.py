@@ -1,5 +1,6 @@
 """The workload's model and loss in Keras, with weights that start as given."""
 
+import contextlib
 import inspect
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -9,7 +10,6 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from course_lib.strategies.tensorflow.precision import policy
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
 from course_lib.workloads.losses import IGNORED, in_order
 from course_lib.workloads.trees import Tree, cut, first_leaf, mapped
@@ -28,6 +28,21 @@ def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Mo
         weights = iter(workload.initial_weights(seed))
         layers = [_layer(layer, weights) for layer in workload.layers]
         return keras.Sequential([keras.Input(workload.input_shape), *layers])
+
+
+@contextlib.contextmanager
+def policy(precision: str) -> Iterator[None]:
+    """Layers that are made in the block compute in this precision, and have float32 variables: for
+    float16 that is Keras' policy `mixed_float16`. Layers with a policy or dtype of their own keep
+    it.
+    """
+    before = keras.config.dtype_policy()
+    if precision != "float32":
+        keras.config.set_dtype_policy(f"mixed_{precision}")
+    try:
+        yield
+    finally:
+        keras.config.set_dtype_policy(before)
 
 
 def rebuilt(workload: Workload, seed: int, weights: Mapping[str, np.ndarray]) -> keras.Model:
@@ -184,10 +199,9 @@ def compare_of(workload: Workload) -> Callable[..., Any]:
 
 
 def loss_of(workload: Workload) -> Callable[..., Any]:
-    """The workload's loss: of outputs and targets, the mean over the batch, shape (); or, if it is
-    a (sum, count), both divided by how many numbers the first array of targets has, shape (2,).
-    Batches are divided into pieces of one size, so the mean of what the pieces have is that of the
-    whole, in either case.
+    """The workload's loss of outputs and targets: a mean, shape (), or a sum and a count, shape
+    (2,), each divided by how many numbers the first array of targets has. Batches are divided into
+    pieces of one size. So either of the two is the mean of what the pieces have.
     """
     compare = compare_of(workload)
 
@@ -239,6 +253,6 @@ def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets
     sums: list[Any] = []
     for part in cut(tf.split, (inputs, targets), count):
         with tf.control_dependencies(sums):
-            found = compute(*part)
-        sums = [a + b for a, b in zip(sums, found, strict=True)] if sums else found
+            values = compute(*part)
+        sums = [a + b for a, b in zip(sums, values, strict=True)] if sums else values
     return [each / count for each in sums]

@@ -43,10 +43,10 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.exchange import MEAN, all_at_once, scheduled_mean
 from course_lib.strategies.tensorflow.models import first
+from course_lib.strategies.tensorflow.replicas import ReplicasStep
 from course_lib.strategies.tensorflow.steps import after, be_patient, use
 from course_lib.strategies.tensorflow.training import (
     Program,
-    ReplicasStep,
     descend,
     gradients_of,
     make_step,
@@ -83,7 +83,7 @@ def naive_step(training: ReplicasStep) -> Program:
         loss, *means = arrived
         reduced = after(arrived)
         applied = after([*descend(training, loss, means), reduced])
-        return training.told(first(loss), computed, reduced, applied)
+        return training.report(first(loss), computed, reduced, applied)
 
     return step
 
@@ -95,9 +95,8 @@ def worker(task: Task) -> dict[str, Any]:
     Where `naive_step` has a loop over gradients, `make_step` has one over buckets, in `averaged`.
     A bucket is one call: `strategy.extended.batch_reduce_to(MEAN, list(zip(gradients, variables)))`
     """
-    strategy = connect(task)
-    average = scheduled_mean(task) if task.schedule else all_at_once
-    return train(task, strategy, partial(make_step, average=average))
+    average = scheduled_mean if task.schedule else all_at_once
+    return train(task, connect(task), partial(make_step, average=average))
 
 
 def connect(task: Task) -> Any:

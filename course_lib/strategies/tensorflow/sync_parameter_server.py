@@ -23,11 +23,11 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import train
+from course_lib.strategies.tensorflow.coordinator import Shard, connect, train
 from course_lib.strategies.tensorflow.optimizer import Optimizer
 from course_lib.strategies.tensorflow.parameter_server import make_step
-from course_lib.strategies.tensorflow.server import Shard, connect, serve
-from course_lib.strategies.tensorflow.steps import after
+from course_lib.strategies.tensorflow.server import serve
+from course_lib.strategies.tensorflow.steps import after, hold
 
 
 def worker(task: Task) -> None:
@@ -42,100 +42,95 @@ def ps(task: Task) -> None:
 
 def chief(task: Task) -> dict[str, Any]:
     """Start the loops of all ps, hand out all steps, and record what became of them."""
-    spec, model = task.spec, connect(task)
-    barriers = {shard.task: Barrier(shard, spec.workers) for shard in model.shards}
+    step, workers = connect(task), task.spec.workers
+    barriers = {shard.task: Barrier(shard, workers) for shard in step.shards}
+    first, steps = step.number + 1, task.spec.steps
 
     def push(shard: Shard, number: Any, share: Any, gradients: Any, count: Any) -> Any:
         return barriers[shard.task].push(number, share, gradients, count)
 
     @tf.function(autograph=False)
     def loops() -> list[Any]:
-        steps = model.steps_done, spec.steps
-        return [barrier.loop(*steps, model.optimizer) for barrier in barriers.values()]
+        return [barrier.loop(first, steps, step.optimizer) for barrier in barriers.values()]
 
-    program = make_step(task, model, push)
+    program = make_step(step, push)
     threads = ThreadPoolExecutor(1, "lockstep-loops")
-    model.loops = threads.submit(loops.get_concrete_function())
-    return train(task, model, program, per_update=spec.workers)
+    step.loops = threads.submit(loops.get_concrete_function())
+    return train(step, program, per_update=workers)
 
 
 class Barrier:
     """Where a ps collects gradients for its shard, and the workers wait for what comes of them: for
-    each share of a step an accumulator for its gradients, and one for the token of whoever pushed
-    them, so that nobody can take another's.
+    each share of a step an accumulator for its gradients and their count, and one for the token of
+    whoever pushed them, so that nobody can take another's.
     """
 
     def __init__(self, shard: Shard, workers: int) -> None:
-        self.shard, self.size = shard, shard.values.shape[0]
+        self.shard, size = shard, shard.values.shape[0]
+        names = [f"{shard.task}-{k}" for k in range(workers)]
         with tf.device(shard.device):
-            self.parts, self.tokens = (
-                [_accumulator(f"{what}-{shard.task}-{k}", kind, size) for k in range(workers)]
-                for what, kind, size in (
-                    ("part", tf.float32, self.size + 1),
-                    ("token", tf.float64, 4),
-                )
-            )
+            self.parts = [Accumulator(f"part-{name}", tf.float32, size + 1) for name in names]
+            self.tokens = [Accumulator(f"token-{name}", tf.float64, 4) for name in names]
 
     def push(self, step: Any, share: Any, gradients: Any, count: Any) -> Any:
-        """Add the mean gradients of a share times its count, and the count; its token, when there
-        is one.
+        """On the ps, add the mean gradients of a share times its count, and the count; return its
+        token, when there is one.
         """
 
-        def await_token(part: Any, token: Any) -> Any:
-            with tf.control_dependencies([_add(part, step, counted)]):
-                return _take(token, tf.float64)
+        def await_token(part: Accumulator, token: Accumulator) -> Any:
+            with tf.control_dependencies([part.add(step, counted)]):
+                return token.take()  # [version, gradients, begun, ended]
 
         with tf.device(self.shard.device):
-            counted = tf.concat([count * gradients, [count]], 0)
+            counted = tf.concat([count * gradients, [count]], 0)  # (parameters / ps + 1,)
             places = zip(self.parts, self.tokens, strict=True)
             branches = [partial(await_token, *place) for place in places]
             return tf.switch_case(tf.cast(share, tf.int32), branches)
 
     def loop(self, first: int, steps: int, optimizer: Optimizer) -> Any:
-        """The part of the ps: in each step, from the `first` on, wait for all gradients, apply the
-        mean, give tokens.
-        """
-
-        def one(step: Any) -> Any:
-            sums = tf.add_n([_take(part, tf.float32) for part in self.parts])
-            begun, count = after(sums), sums[self.size]
-            count = tf.where(count > 0, count, 1)
-            with tf.control_dependencies([begun]):
-                (mean,) = optimizer.clipped([sums[: self.size] / count])
-                now = optimizer.at(step, step)
-                updates = optimizer.apply(self.shard.values, mean, self.shard.state, now)
-            with tf.control_dependencies(updates):
-                written = self.shard.version.assign_add(1)
-            made = tf.cast(written, tf.float64), float(len(self.parts)), begun, after(written)
-            token = tf.stack(made)
-            told = [_add(accumulator, step, token) for accumulator in self.tokens]
-            with tf.control_dependencies(told):
-                return step + 1
-
+        """On the ps, go through the steps from the `first` on."""
+        one = partial(self.one_step, optimizer=optimizer)
         with tf.device(self.shard.device):
             begin = [tf.constant(first, tf.int64)]
             return tf.while_loop(lambda step: step < steps, one, begin, parallel_iterations=1)
 
+    def one_step(self, step: Any, optimizer: Optimizer) -> Any:
+        """Wait for the gradients of all shares, apply their mean, give tokens; the next step."""
+        shard = self.shard
+        sums = tf.add_n([part.take() for part in self.parts])  # (parameters / ps + 1,)
+        begun = after(sums)
+        gradients, count = sums[:-1], sums[-1]
+        (mean,) = optimizer.clipped(hold([gradients / tf.where(count > 0, count, 1)], begun))
+        updates = optimizer.apply(shard.values, mean, shard.state, optimizer.at(step, step))
+        with tf.control_dependencies(updates):  # the version counts what is in the values
+            written = shard.version.assign_add(1)
+        made = [tf.cast(written, tf.float64), float(len(self.parts)), begun, after(written)]
+        for token in self.tokens:
+            token.add(step, tf.stack(made))
+        return step + 1
 
-def _accumulator(name: str, kind: Any, size: int) -> Any:
-    """A vector of zeros on the current device.
+
+class Accumulator:
+    """A vector of zeros on the current device, to which others add, and which nobody takes before
+    it is there.
 
     TensorFlow's class for it, tf.compat.v1.ConditionalAccumulator, is not for here: it deletes an
     accumulator when the chief fails, and a ps that still waits in it crashes.
     """
-    return tf.raw_ops.ResourceConditionalAccumulator(
-        dtype=kind, shape=[size], shared_name=name, reduction_type="SUM"
-    )
 
+    def __init__(self, name: str, kind: Any, size: int) -> None:
+        self.kind = kind
+        self.handle = tf.raw_ops.ResourceConditionalAccumulator(
+            dtype=kind, shape=[size], shared_name=name, reduction_type="SUM"
+        )
 
-def _add(accumulator: Any, step: Any, vector: Any) -> Any:
-    return tf.raw_ops.ResourceAccumulatorApplyGradient(
-        handle=accumulator, local_step=step, gradient=vector
-    )
+    def add(self, step: Any, vector: Any) -> Any:
+        return tf.raw_ops.ResourceAccumulatorApplyGradient(
+            handle=self.handle, local_step=step, gradient=vector
+        )
 
-
-def _take(accumulator: Any, kind: Any) -> Any:
-    """Wait until a vector has been added, then empty the accumulator; that vector."""
-    return tf.raw_ops.ResourceAccumulatorTakeGradient(
-        handle=accumulator, num_required=1, dtype=kind
-    )
+    def take(self) -> Any:
+        """Wait until a vector has been added, then empty the accumulator; that vector."""
+        return tf.raw_ops.ResourceAccumulatorTakeGradient(
+            handle=self.handle, num_required=1, dtype=self.kind
+        )

@@ -27,11 +27,11 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.exchange import all_at_once
 from course_lib.strategies.tensorflow.models import first
+from course_lib.strategies.tensorflow.replicas import ReplicasStep
 from course_lib.strategies.tensorflow.steps import after, use_several
 from course_lib.strategies.tensorflow.training import (
     Gradients,
     Program,
-    ReplicasStep,
     descend,
     gradients_of,
     make_step,
@@ -78,7 +78,7 @@ def one_program(training: ReplicasStep) -> Program:
 
     def together(strategy: Any, values: list[Any]) -> Any:
         """The mean of what all replicas computed, and the update."""
-        loss, *means = all_at_once(strategy, values, [variables[0], *variables])
+        loss, *means = all_at_once(training, values, [variables[0], *variables])
         descend(training, loss, means)
         return loss
 
@@ -90,6 +90,6 @@ def one_program(training: ReplicasStep) -> Program:
     def step(inputs: Any, targets: Any) -> Any:
         loss = first(strategy.run(replica, args=(inputs, targets)))
         done = after([loss])
-        return training.told(loss, done, done, done)
+        return training.report(loss, done, done, done)
 
     return step

@@ -14,9 +14,7 @@ from course_lib.errors import trying
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.flops import needed
-from course_lib.strategies.tensorflow.memory import gradient
-from course_lib.strategies.tensorflow.precision import policy
+from course_lib.strategies.tensorflow.graphs import gradient, needed
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
 from course_lib.workloads.losses import LOSS, uneven
@@ -74,7 +72,7 @@ def built(workload: Workload, spec: RunSpec) -> keras.Model:
     if isinstance(workload.tensorflow, keras.Model):
         cure = "give a function that makes it, such as lambda: ..."
         raise ValueError(f"tensorflow is a model: {cure}")
-    with trying("its tensorflow builder fails"), policy(spec.precision):
+    with trying("its tensorflow builder fails"), models.policy(spec.precision):
         model = models.from_builder(workload, spec.seed)
     if not isinstance(model, keras.Model):
         raise ValueError(f"its tensorflow builder returns {kind_of(model)}, no keras.Model")
@@ -86,7 +84,7 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
     inputs, targets = workload.train.take(slice(2))
     shaped = f"the inputs of two examples, of shape {shapes(inputs)}"
     with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
-        with policy(precision):
+        with models.policy(precision):
             models.with_variables(model, workload)
         outputs = model(mapped(tf.constant, inputs), **models.mode(model, training=True))
     for name, each in leaves(outputs, "outputs").items():

@@ -37,7 +37,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
-from course_lib.strategies.tensorflow.memory import bytes_of
+from course_lib.strategies.tensorflow.graphs import bytes_of
 from course_lib.strategies.tensorflow.steps import WallClock, after
 from course_lib.strategies.watching import WatchedLoop
 
