@@ -94,6 +94,18 @@ def in_order(values: dict[str, Any]) -> list[str]:
     return sorted(values, key=task_key)
 
 
+@pytest.mark.parametrize("replicas", [1, 2, 4])
+def test_a_model_of_two_layers_that_is_cut_by_hand_learns_what_one_device_learns(
+    replicas: int,
+) -> None:
+    naive = keeping_weights("course_lib.strategies.tensorflow.tensor_parallel:naive")
+    fields: dict[str, Any] = {"global_batch": BATCH, "steps": STEPS, "replicas": replicas}
+    fields |= {"learning_rate": 0.2}  # that of the workload
+    with start(naive, framework="tensorflow", workers=1, **fields) as run:
+        by_hand = losses(run.wait(100).trace)
+    np.testing.assert_allclose(by_hand, losses(alone("tensorflow", {})[1]), **SUM_ORDER)
+
+
 @pytest.mark.parametrize(("name", "framework", "workers", "options"), [*RUNS, *DEEP])
 def test_a_cut_model_learns_what_one_device_learns(
     name: str, framework: str, workers: int, options: dict[str, Any]

@@ -36,10 +36,17 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.coordinator import ServersStep, Shard, connect, report, train
+from course_lib.strategies.tensorflow.coordinator import report, train
 from course_lib.strategies.tensorflow.graphs import gradient
 from course_lib.strategies.tensorflow.optimizer import Optimizer, seen, until_finite
-from course_lib.strategies.tensorflow.server import device_time, examples, serve
+from course_lib.strategies.tensorflow.server import (
+    ServersStep,
+    Shard,
+    connect,
+    device_time,
+    examples,
+    serve,
+)
 from course_lib.strategies.tensorflow.steps import after, hold
 from course_lib.workloads.trees import cut
 

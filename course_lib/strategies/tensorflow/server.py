@@ -1,4 +1,5 @@
-"""The processes that serve in a cluster with parameter servers (ps) in TensorFlow.
+"""Parameter servers (ps) in TensorFlow: the processes that serve, and the steps of a model whose
+parameters lie on them in shards.
 
 A worker or a ps runs TensorFlow's server: it carries out whatever part of a graph is placed on it.
 Only the chief runs a program. But an operation in a graph of the chief's may call Python: a
@@ -9,7 +10,9 @@ that fetches training examples and one that lets the emulated device time pass.
 import os
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +25,12 @@ from course_lib.cluster.task import Task
 from course_lib.record import files
 from course_lib.record.clock import clock
 from course_lib.record.rundir import folder_name
+from course_lib.strategies import saving
+from course_lib.strategies.memory import record
+from course_lib.strategies.tensorflow import checkpoints, models
+from course_lib.strategies.tensorflow.graphs import bytes_of
+from course_lib.strategies.tensorflow.replicas import KerasStep
+from course_lib.strategies.tensorflow.steps import bytes_on, pack, unpack, use
 from course_lib.workloads import order
 from course_lib.workloads.trees import leaves, mapped, numbered
 
@@ -141,3 +150,167 @@ def device_time(step: Any, since: Any, until: Any) -> Any:
     """In the graph: let the device time pass of a step that computed from `since` to `until`."""
     (later,) = on_worker(DEVICE_TIME, [step, until - since], [tf.float64])
     return tf.ensure_shape(later, [])
+
+
+# --- the model, in shards ---
+
+
+@dataclass(frozen=True)
+class Shard:
+    """What one ps holds: a piece of the parameters, its `values`, the optimizer's `state` for them,
+    and a `version` that counts their updates.
+    """
+
+    task: str
+    device: str
+    values: Any
+    version: Any
+    state: list[Any]
+
+
+class ServersStep(KerasStep):
+    """The chief's steps of a Keras model whose parameters lie on the ps, in `shards`.
+
+    Laid end to end, its variables are one long vector, which is cut into as many pieces of equal
+    length as there are ps. So every ps holds, sends and receives the same number of bytes, however
+    unequal the layers are. (In the strategy's scope TensorFlow would put whole variables, or rows
+    of them, on the ps in turn.) What is not trained, such as the moving means of batch
+    normalisation and frozen weights, lies whole on the first ps: the `others`, in the order of
+    `kept`. So does `scaling`, the value of the loss `scale`, in float16.
+
+    `coordinator` hands out steps; `loops` is what the ps do beside them. `of_worker` are the bytes
+    that a worker needs in a step, by kind. The model itself is the chief's, which measures with it.
+    """
+
+    def __init__(self, task: Task, coordinator: Any) -> None:
+        super().__init__(task)
+        self.coordinator, self.writers = coordinator, (task.name,)
+        self.loops: Future[Any] | None = None
+        self.of_worker = dict[str, int]()
+        self.shards = list[Shard]()
+        parameters = np.concatenate([each.reshape(-1) for each in self.weights()])
+        for k, piece in enumerate(np.array_split(parameters, self.spec.ps)):
+            with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):
+                values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
+                state = self.optimizer.state_of(values)
+            self.shards.append(Shard(f"ps:{k}", values.device, values, version, state))
+        every = self.model.non_trainable_variables
+        self.kept = [each for each in every if not models.is_seed(each)]
+        with tf.device(self.shards[0].device):
+            self.others = [tf.Variable(each.numpy()) for each in self.kept]
+            self.scaling: Any = tf.Variable(self.scale.value) if self.scale.on else None
+        saving.restore(self)
+
+    def cut(self, tensors: Sequence[Any]) -> Any:
+        """The piece of each shard, of tensors that are shaped like the model's variables."""
+        return tf.split(pack(tensors), [shard.values.shape[0] for shard in self.shards])
+
+    def together(self, pieces: Sequence[Any]) -> list[Any]:
+        """Tensors that are shaped like the model's variables, from the piece of each shard."""
+        return unpack(tf.concat(pieces, 0), self.variables)
+
+    def fetch(self) -> None:
+        """Give the chief's model the values that the ps have now."""
+        values = self.together([shard.values.read_value() for shard in self.shards])
+        for variable, value in zip(self.variables, values, strict=True):
+            variable.assign(value)
+        for variable, other in zip(self.kept, self.others, strict=True):
+            variable.assign(other.read_value())
+
+    def evaluate(self, samples: int) -> None:
+        """Record the metric of the parameters as they are now; meanwhile the workers go on."""
+        self.fetch()
+        super().evaluate(samples)
+
+    def result(self) -> dict[str, Any]:
+        self.fetch()
+        return super().result()
+
+    def save(self) -> None:
+        """Leave no checkpoint when a step is over: shares of others may be under way."""
+
+    def save_between(self) -> None:
+        """Leave a checkpoint, if one is due: all steps so far are over, and no other has begun."""
+        super().save()
+
+    # --- what the ps hold ---
+
+    def variables_on(self) -> dict[str, int]:
+        return bytes_on([*(shard.values for shard in self.shards), *self.others])
+
+    def state_on(self) -> dict[str, int]:
+        return bytes_on(each for shard in self.shards for each in shard.state)
+
+    def held(self) -> dict[str, int]:
+        """The chief's own: the model that it measures with."""
+        return {"parameters": bytes_of(self.variables), "buffers": bytes_of(self.others)}
+
+    def record_memory(self, gradients: int) -> None:
+        """Record what workers and ps hold. A worker has the values that it has pulled, a ps so many
+        gradients when it makes an update.
+        """
+        for k in range(self.spec.workers):
+            record(self.task, f"worker:{k}", 0, 0, self.held() | self.of_worker)
+        for k, shard in enumerate(self.shards):
+            piece = bytes_of([shard.values])
+            held = {"parameters": piece, "gradients": gradients * piece}
+            held |= {"optimizer_state": bytes_of(shard.state)}
+            held |= {"buffers": bytes_of(self.others)} if k == 0 else {}
+            record(self.task, shard.task, 0, 0, held)
+
+    def _slots(self) -> Iterator[tuple[Any, ...]]:
+        """The pieces on all ps: of the variables, and of each part of the optimizer's state."""
+        return zip(*([shard.values, *shard.state] for shard in self.shards), strict=True)
+
+    def _others(self) -> Iterator[tuple[str, Any]]:
+        """The variables that are not trained, by name: one replica's."""
+        every = enumerate(self.model.non_trainable_variables)
+        names = (f"other {i} of 0" for i, each in every if not models.is_seed(each))
+        return zip(names, self.others, strict=True)
+
+    def save_state(self, part: Path) -> None:
+        self.updates = int(self.shards[0].version)
+        slots = (self.together([piece.read_value() for piece in slot]) for slot in self._slots())
+        values = checkpoints.named(slots) | dict(self._others())
+        copies = {name: tf.Variable(value) for name, value in values.items()}
+        checkpoints.write(part, checkpoints.ALIKE, copies)
+
+    def load_state(self, part: Path) -> None:
+        kept = checkpoints.read(part.parent)
+        for k, slot in enumerate(self._slots()):
+            for i, whole in enumerate(self.variables):
+                whole.assign(kept[f"variable {i} slot {k}"])  # which compares their shapes
+            for variable, piece in zip(slot, self.cut(self.variables), strict=True):
+                variable.assign(piece)
+        for name, variable in self._others():
+            variable.assign(kept[name])
+        for shard in self.shards:
+            shard.version.assign(self.updates)
+        if self.scaling is not None:
+            self.scaling.assign(self.scale.value)
+
+
+def connect(task: Task) -> ServersStep:
+    """Join the cluster as its chief: the steps of the run, a shard of its model on each ps."""
+    os.environ["GRPC_FAIL_FAST"] = "use_caller"
+    use("cpu")
+    await_servers(task)
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    strategy = tf.distribute.ParameterServerStrategy(resolver)
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    _copy_once_from_each(task.spec.workers)
+    return ServersStep(task, coordinator)
+
+
+def _copy_once_from_each(workers: int) -> None:
+    """Copy something from each worker, one after the other.
+
+    The first copy from a task sets up a function for it, and enters that in a table which other
+    copies read without its lock (TensorFlow 2.21, `EagerClusterFunctionLibraryRuntime::Run`). When
+    results of several workers come in at once, the chief may crash. Later copies only read.
+    """
+    for worker in range(workers):
+        with tf.device(f"/job:worker/replica:0/task:{worker}"):
+            there = tf.zeros([1], tf.float64)
+        with tf.device("/job:chief"):
+            tf.identity(there)
