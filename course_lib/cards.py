@@ -5,6 +5,7 @@ from typing import Any
 from course_lib import hardware
 from course_lib.launch import prepare
 from course_lib.strategies import catalog
+from course_lib.strategies.gate import admit
 from course_lib.widgets.cards.machine_card import MachineCard
 from course_lib.widgets.cards.strategy_table import StrategyTable
 
@@ -16,7 +17,7 @@ def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
     here = hardware.probe()
     reasons: tuple[hardware.Reason, ...] = ()
     if strategy:
-        prepared = prepare(catalog.spec_for(strategy, **fields), here)
+        prepared = prepare(admit(strategy, fields, here), here)
         prepared.engine.release()  # it has found room, and only says so
         reasons = prepared.plan.reasons
     return MachineCard(

@@ -62,16 +62,19 @@ class SpecError(LockstepError, ValueError):
         return error
 
     @classmethod
-    def unknown(cls, field: str, value: object, names: Iterable[str]) -> SpecError:
-        """The error for a name that does not exist. If others use the name for something of ours,
-        it suggests our name (ddp: multi_worker_mirrored); otherwise the most similar one.
+    def unknown(
+        cls, field: str, value: object, names: Iterable[str], allowed: str = ""
+    ) -> SpecError:
+        """The error for a name that does not exist, or for a value beside those `allowed`. If
+        others use it as a name for something of ours, it suggests ours (ddp:
+        multi_worker_mirrored); otherwise the most similar one.
         """
         names = list(names)
         other = OTHER_NAMES.get(str(value).lower())
         near = [other] if other in names else difflib.get_close_matches(str(value), names, n=1)
         hint = [f"did you mean {near[0]!r}?"] if near else []
         if not (near and len(names) > MOST_LISTED):
-            hint.append(f"allowed: {', '.join(names)}")
+            hint.append(f"allowed: {allowed or ', '.join(names)}")
         return cls(field, value, " ".join(hint))
 
 

@@ -1,28 +1,29 @@
-"""`start`: begin a run. A race begins its runs in the same way, `Run(prepare(...), ...)`."""
+"""`start`: admit a run, plan it and start it. A race begins its runs in the same way."""
 
 import os
 import typing
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from course_lib import hardware, workloads
 from course_lib.cluster import engines, nursery
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
-from course_lib.collectives import ALGORITHMS, Schedule
-from course_lib.errors import SpecError
+from course_lib.collectives import ALGORITHMS
 from course_lib.hardware import Machine, Plan, Reason
 from course_lib.notebook import completion
 from course_lib.record.clock import clock
-from course_lib.spec.run_spec import JOBS, NATIVE, RunSpec
+from course_lib.spec.fields import texts
+from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.settings import NATIVE
 from course_lib.spec.signature import lists_fields
 from course_lib.strategies import catalog, saving, trial
-from course_lib.strategies.names import StrategyName
+from course_lib.strategies.catalog import StrategyName
+from course_lib.strategies.gate import Program, Request, admit
 from course_lib.strategies.strategy import Strategy
 from course_lib.strategies.summary import summarize
-
-Program = Callable[..., Any]
+from course_lib.workloads.sketch import Sketch
 
 
 @lists_fields
@@ -42,61 +43,42 @@ def start(
         run = start("multi_worker_mirrored", workers=4, steps=200)
         run.wait().result["test_accuracy"]
     """
-    origin = clock()
-    fields, algorithm = catalog.named(fields)
-    programs = None
-    if isinstance(what, (str, RunSpec)):
-        spec = catalog.spec_for(what, **fields)
-    else:
-        programs = _by_job(what)
-        usual = {"framework": "python", "ps": int("ps" in programs), "chief": "chief" in programs}
-        spec = RunSpec(strategy="custom", **{**usual, **fields})
-        spec = spec.complete(unused=("steps", "global_batch"))  # the function may have others
-        _check_jobs(spec, what, programs)
-    schedule = catalog.schedule(spec, algorithm)
-    return Run(prepare(spec, hardware.probe(), schedule, programs), origin)
+    origin, machine = clock(), hardware.probe()
+    return Run(prepare(admit(what, fields, machine), machine), origin)
 
 
-def prepare(
-    spec: RunSpec,
-    machine: Machine,
-    schedule: Schedule | None = None,
-    programs: Mapping[str, Program] | None = None,
-    warm: bool | None = None,
-) -> Prepared:
-    """Plan a run for a machine, or a share of one; nothing is started.
+def prepare(request: Request, machine: Machine, warm: bool | None = None) -> Prepared:
+    """Plan what was admitted for a machine, or a share of one; nothing is started.
 
-    `spec` is complete and checked (see `catalog.spec_for`), `programs` are the functions of a
-    learner's own run. `warm`: whether the framework is loaded already, found out if not given.
-    Raises `SpecError` if the tasks need more memory than is free, or if the model cannot be trained
-    on their devices.
+    `warm`: whether the framework is loaded already, found out if not given. Raises `SpecError` if
+    the tasks need more memory than is free, or if the model cannot be trained on their devices.
     """
-    strategy = None if programs is not None else catalog.find(spec.strategy)
+    spec, strategy = request.spec, request.strategy
     together = bool(strategy and strategy.why_one_host(spec.framework))
     engine, spec = engines.found(spec, together)
     try:
         has = engine.machine(machine)
         warm = nursery.is_warm(spec.framework) if warm is None else warm
         if strategy:
-            plan, recovers = _plan(spec, has, warm, strategy), strategy.recovers
+            plan = _plan(spec, has, warm, strategy, request.model)
         else:
-            plan, recovers = hardware.plan(spec, has, warm), "together"
+            plan = hardware.plan(spec, has, warm)
         plan = saving.resumed(spec, plan)
         _warn_of_open_doors(plan)
-        reasons = (*plan.reasons, *_restarts(spec, recovers))
-        plan = plan.model_copy(update={"reasons": reasons})
-        roles = strategy.programs[spec.framework] if strategy else programs or {}
+        recovers = strategy.recovers if strategy else "together"
+        plan = plan.model_copy(update={"reasons": (*plan.reasons, *_restarts(spec, recovers))})
         summary = summarize if strategy else None
-        return Prepared(spec, has, plan, roles, schedule, summary, recovers, engine=engine)
+        how = request.programs or {}, request.schedule, summary, recovers
+        return Prepared(spec, has, plan, *how, engine=engine)
     except BaseException:
         engine.release()
         raise
 
 
-def _plan(spec: RunSpec, machine: Machine, warm: bool, strategy: Strategy) -> Plan:
+def _plan(spec: RunSpec, machine: Machine, warm: bool, strategy: Strategy, model: Sketch) -> Plan:
     """The plan of a strategy's run, with what is known of its model."""
-    model = trial.sketch(spec)
-    plan = hardware.plan(spec, machine, warm, strategy.all_reduce(spec), model.parameters)
+    all_reduce = strategy.all_reduce(spec, model)
+    plan = hardware.plan(spec, machine, warm, all_reduce, model.parameters)
     divided = strategy.piece(spec) < spec.batch
     notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0, divided=divided)
     if strategy.asynchronous:
@@ -130,32 +112,6 @@ def _warn_of_open_doors(plan: Plan) -> None:
         warnings.warn(f"This run, and others after it, use loopback. {why}", stacklevel=1)
 
 
-def _by_job(what: Program | Mapping[str, Program]) -> Mapping[str, Program]:
-    """A learner's functions by job. Raises `SpecError` for anything else."""
-    programs = what if isinstance(what, Mapping) else {"worker": what}
-    for job, function in programs.items():
-        if job not in JOBS:
-            raise SpecError.unknown("job", job, JOBS)
-        if not callable(function):
-            allowed = "a strategy's name, a RunSpec, or a function that every worker runs"
-            raise SpecError("start", function, allowed)
-    return programs
-
-
-def _check_jobs(spec: RunSpec, what: object, programs: Mapping[str, Program]) -> None:
-    """Raise `SpecError` if the functions and the tasks of a run are not of the same jobs."""
-    jobs = dict.fromkeys(task.partition(":")[0] for task in spec.tasks)
-    for job in (job for job in programs if job not in jobs):
-        text = f"start is given a function for the job {job!r}: leave {job} out, or the function"
-        raise SpecError(job, getattr(spec, job), text)
-    if missing := [job for job in jobs if job not in programs]:
-        given = {job: getattr(programs.get(job), "__name__", "...") for job in jobs}
-        call = ", ".join(f'"{job}": {name}' for job, name in given.items())
-        names = " or ".join(map(repr, missing))
-        allowed = f"there is no function for the job {names}: start({{{call}}}, ...)"
-        raise SpecError("start", what, allowed)
-
-
 def names_for(call: str, field: str) -> Iterable[str]:
     """The names that may stand between quotes in a call: of strategies or algorithms, or the texts
     that a field may be set to.
@@ -168,15 +124,7 @@ def names_for(call: str, field: str) -> Iterable[str]:
         "all_reduce": [NATIVE, *ALGORITHMS],
         "workload": [*workloads.WORKLOADS, *workloads.OWN],
     }
-    return listed.get(field) or _texts(typing.get_type_hints(RunSpec).get(field))
-
-
-def _texts(kind: Any) -> Iterator[str]:
-    for part in typing.get_args(kind):
-        if isinstance(part, str):
-            yield part
-        else:
-            yield from _texts(part)
+    return listed.get(field) or texts(typing.get_type_hints(RunSpec).get(field))
 
 
 completion.offer(names_for)

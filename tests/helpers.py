@@ -26,7 +26,7 @@ from course_lib.errors import SpecError, TaskFailed
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.catalog import spec_for
+from course_lib.strategies import gate
 from course_lib.workloads import Workload, order
 
 P = ParamSpec("P")
@@ -184,10 +184,16 @@ def compares_times(*caches: Any) -> Callable[[Callable[P, None]], Callable[P, No
     return wrapped
 
 
+def judged(spec: RunSpec) -> None:
+    """Raise the first refusal of what a spec says by itself, whatever its strategy."""
+    for refusal in gate.refusals(gate.Request(spec)):
+        raise refusal
+
+
 def refused(says: str, strategy: str, **fields: Any) -> None:
     """Check that a strategy with such fields is refused in one line that begins with `says`."""
     with pytest.raises(SpecError) as caught:
-        spec_for(strategy, **fields)
+        gate.spec_for(strategy, **fields)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
 
 

@@ -19,7 +19,7 @@ from course_lib.record import measures, memory
 from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
-from course_lib.strategies.names import StrategyName
+from course_lib.strategies.catalog import StrategyName
 
 
 @with_fields

@@ -8,13 +8,15 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from course_lib import workloads
-from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
+from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec, parse_item
 from course_lib.strategies import catalog
+from course_lib.strategies.gate import Request, admitted, requested
 from course_lib.strategies.optimizers import usual_rate
 
 BY_TASK = ("slow", "jitter", "faults")  # fields that may name single tasks
@@ -25,11 +27,14 @@ FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it,
 
 @dataclass(frozen=True)
 class Entrant:
-    """One side of a race. `schedule`: its all-reduce, or None for the framework's own."""
+    """One side of a race: a request that was admitted."""
 
     label: str
-    spec: RunSpec
-    schedule: Schedule | None
+    request: Request
+
+    @property
+    def spec(self) -> RunSpec:
+        return self.request.spec
 
 
 def parse_entrant(text: str) -> dict[str, Any]:
@@ -60,12 +65,14 @@ def _value(text: str) -> Any:
         return text
 
 
-def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[Entrant], list[str]]:
+def line_up(
+    entrants: Sequence[Any], common: Mapping[str, Any], machine: Machine
+) -> tuple[list[Entrant], list[str]]:
     """The entrants, each with the `common` fields and its own, and notes on how they differ.
 
-    All that can have several workers get as many, unless they are told otherwise. Raises
-    `SpecError` for fewer than two entrants, if they do not learn the same thing, and for a common
-    field that does not reach every entrant.
+    All that can have several workers get as many, unless they are told otherwise; in a `run_dir`
+    each gets a directory of its own. Raises `SpecError` for fewer than two entrants, if they do not
+    learn the same thing, and for a common field that does not reach every entrant.
     """
     if len(entrants) < 2:
         raise SpecError("race", list(entrants), "two entrants or more")
@@ -77,14 +84,14 @@ def line_up(entrants: Sequence[Any], common: Mapping[str, Any]) -> tuple[list[En
         for _, name, own in parsed:
             if catalog.find(name).default_workers > 1 and not own.keys() & {"workers", "replicas"}:
                 own["workers"] = workers
+    if folder := given.pop("run_dir", None):
+        for number, (label, (_, _, own)) in enumerate(asked):
+            its = re.sub(r"[^\w.=-]+", "-", f"{number}-{label}")
+            own.setdefault("run_dir", Path(str(folder), its))
     batches = [own["global_batch"] for _, _, own in parsed if own.get("global_batch")]
-    if not (given.get("global_batch") or batches):
-        found = _each_fits(asked, given)
-        shares = math.lcm(*(entrant.spec.shares for entrant in found))
-        batches = [max(shares, 128 // shares * shares)]
-    found = _each_fits(asked, {"global_batch": next(iter(batches), None), **given})
-    _check_same(found)
-    return found, [*_device_notes(found), *_update_notes(found)]
+    lined_up = _each_fits(asked, {"global_batch": next(iter(batches), None)} | given, machine)
+    _check_same(lined_up)
+    return lined_up, [*_device_notes(lined_up), *_update_notes(lined_up)]
 
 
 def _usual_workers(parsed: Sequence[Parsed]) -> int:
@@ -136,25 +143,39 @@ def _labels(parsed: Sequence[Parsed]) -> list[str]:
     return labels
 
 
-def _each_fits(asked: Sequence[tuple[str, Parsed]], common: Mapping[str, Any]) -> list[Entrant]:
-    """All entrants. Raises the refusal of a field; that of a common one which other entrants can
+def _each_fits(
+    asked: Sequence[tuple[str, Parsed]], common: Mapping[str, Any], machine: Machine
+) -> list[Entrant]:
+    """All entrants; where none says how large the batch is, all have one that divides over the
+    devices of each. Raises the refusal of a field; that of a common one which other entrants can
     take says how to give it to those alone.
     """
-    fits: list[Entrant] = []
-    refused: list[tuple[str, str, SpecError]] = []
-    takers: list[str] = []  # strategies
-    for label, (_, name, own) in asked:
+    lined_up: list[Entrant] = []
+    refused: list[tuple[str, Parsed, SpecError]] = []
+    requests: list[tuple[str, Parsed, Request]] = []
+    for label, parsed in asked:
         try:
-            fits.append(_fit(label, name, common, own))
-            takers.append(name)
+            requests.append((label, parsed, requested(parsed[1], {**common, **parsed[2]})))
         except SpecError as refusal:
-            refused.append((label, name, refusal))
+            refused.append((label, parsed, refusal))
+    shares = math.lcm(*(request.spec.shares for _, _, request in requests))
+    for label, parsed, request in requests:
+        if not common["global_batch"]:
+            batch = max(shares, 128 // shares * shares)
+            request.spec = request.spec.model_copy(update={"global_batch": batch})
+        try:
+            lined_up.append(Entrant(label, admitted(request, machine)))
+        except SpecError as refusal:
+            refused.append((label, parsed, refusal))
+    for entrant in lined_up:
+        if not entrant.spec.trace:
+            raise SpecError("trace", False, "a race is judged by its traces")
     if not refused:
-        return fits
-    label, name, error = refused[0]
+        return lined_up
+    label, (_, name, own), error = min(refused, key=lambda each: asked.index(each[:2]))
     field, value, allowed = error.field, error.value, error.allowed
-    own = next(own for other, (_, _, own) in asked if other == label)
-    takers += [name for _, name, other in refused if _what(other) != _what(error)]
+    takers = [entrant.spec.strategy for entrant in lined_up]
+    takers += [other[1] for _, other, refusal in refused if _what(refusal) != _what(error)]
     workload = common.get("workload", RunSpec.model_fields["workload"].default)
     if takers and field in common and field not in (*own, "framework", *_task(workload)):
         allowed = f"does not reach {label} ({allowed}). Give it to the others alone: "
@@ -176,15 +197,6 @@ def _alone(name: str, field: str, value: Any, common: Any) -> str:
         typed += f"={common[value]:g}" if field == "slow" else f"={common[value]}"
         common = {value: common[value]}
     return f"{name},{typed} or in Python {{'strategy': {name!r}, {field!r}: {common!r}}}"
-
-
-def _fit(label: str, name: str, common: Mapping[str, Any], own: Mapping[str, Any]) -> Entrant:
-    """An entrant with the common fields and its own. Raises `SpecError` for what it cannot take."""
-    fields, algorithm = catalog.named({**common, **own})
-    spec = catalog.spec_for(name, **fields)
-    if not spec.trace:
-        raise SpecError("trace", False, "a race is judged by its traces")
-    return Entrant(label, spec, catalog.schedule(spec, algorithm))
 
 
 def _task(workload: str) -> tuple[str, ...]:

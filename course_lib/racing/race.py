@@ -28,7 +28,7 @@ from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.signature import lists_fields
-from course_lib.strategies.names import StrategyName
+from course_lib.strategies.catalog import StrategyName
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
 LOOK_EVERY = 0.02  # seconds between looks at the starting line
@@ -66,15 +66,14 @@ def race(
     _check_target("target_accuracy", target_accuracy, 1, "a number above 0, at most 1, such as 0.9")
     if target_accuracy is not None:
         fields["evaluate_every"] = fields.get("evaluate_every") or EVALUATE_EVERY
-    run_dir = fields.pop("run_dir", None)
-    lined_up, notes = line_up(entrants, fields)
+    machine = hardware.probe()
+    lined_up, notes = line_up(entrants, fields, machine)
     metric = workloads.load(lined_up[0].spec).metric_name
     if target_accuracy is not None and metric != "accuracy":
         text = f"{lined_up[0].spec.workload} measures its {metric}: race for a target_loss"
         raise SpecError("target_accuracy", target_accuracy, text)
-    machine = hardware.probe()
     share, cores = divide(machine, len(lined_up))
-    ready = prepared(lined_up, share, run_dir)
+    ready = prepared(lined_up, share)
     if on_nodes := bool(ready[0].machine.nodes):
         cores = [()] * len(lined_up)  # those are of other machines
     notes.append(RESERVED if on_nodes else cores_note(cores, share, machine))

@@ -1,10 +1,8 @@
 """The equal shares of a machine on which the entrants of a race run."""
 
 import os
-import re
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 
 from course_lib.cluster import nursery
 from course_lib.cluster.prepared import Prepared
@@ -30,22 +28,17 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
     return share, [tuple(mine[i * cores : (i + 1) * cores]) for i in range(entrants)]
 
 
-def prepared(
-    entrants: Sequence[Entrant], share: Machine, run_dir: str | Path | None
-) -> list[Prepared]:
-    """What each entrant needs to start on its share. If `run_dir` is given, each gets a directory
-    of its own inside it. Raises `SpecError` if the share has too little memory.
+def prepared(entrants: Sequence[Entrant], share: Machine) -> list[Prepared]:
+    """What each entrant needs to start on its share. Raises `SpecError` if the share has too little
+    memory.
     """
     found, warm = [], set[str]()
-    for number, entrant in enumerate(entrants):
-        spec = entrant.spec
-        if run_dir is not None and spec.run_dir is None:
-            name = re.sub(r"[^\w.=-]+", "-", f"{number}-{entrant.label}")
-            spec = spec.model_copy(update={"run_dir": Path(run_dir, name)})
-        loaded = spec.framework in warm or nursery.is_warm(spec.framework)
-        warm.add(spec.framework)
+    for entrant in entrants:
+        framework = entrant.spec.framework
+        loaded = framework in warm or nursery.is_warm(framework)
+        warm.add(framework)
         try:
-            found.append(prepare(spec, share, entrant.schedule, warm=loaded))
+            found.append(prepare(entrant.request, share, warm=loaded))
         except BaseException as error:
             for each in found:
                 each.engine.release()

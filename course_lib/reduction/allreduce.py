@@ -31,6 +31,7 @@ from course_lib.reduction.prediction import measure_and_predict
 from course_lib.reduction.role import Job
 from course_lib.spec.fields import Link, parse_bytes
 from course_lib.spec.run_spec import RunSpec
+from course_lib.strategies.gate import Request, refusals
 from course_lib.text import amount, count
 
 if TYPE_CHECKING:
@@ -173,6 +174,8 @@ def compare(
     ]
     few = min(hosts, 2)  # what is simulated may have thousands
     where = RunSpec(workers=few, hosts=few, link=link, engine=engine, address=address)
+    for refusal in refusals(Request(where)):
+        raise refusal
     if link:
         link.check_lossless()
     jobs = [job(schedule, length, dtype, repeats, link=link) for schedule in schedules]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import typing
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
@@ -13,10 +14,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from course_lib.errors import SpecError
 
-REAL_LINKS = (
-    "links are imposed on hosts of this machine only, with engine='local': those between the nodes "
-    "of a cluster are as they are, and so measured; leave it out"
-)
 STRICT = ConfigDict(frozen=True, extra="forbid")
 
 
@@ -57,7 +54,16 @@ def complaints(model: type[BaseModel]) -> Iterator[None]:
         raise cause
     if first["type"] == "extra_forbidden":
         raise SpecError.unknown("field", name, model.model_fields)
-    raise SpecError(name, first["input"], f"allowed: {model.model_fields[name].description}")
+    kind = model.model_fields[name]
+    raise SpecError.unknown(name, first["input"], texts(kind.annotation), str(kind.description))
+
+
+def texts(kind: Any) -> list[str]:
+    """The texts that a field of such a type may be set to, where only some are allowed."""
+    parts = typing.get_args(kind)
+    return [part for part in parts if isinstance(part, str)] + [
+        text for part in parts if not isinstance(part, str) for text in texts(part)
+    ]
 
 
 def check_factor(factor: float, field: str = "factor") -> float:

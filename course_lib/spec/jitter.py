@@ -73,6 +73,13 @@ class Jitter(NamedTuple):
 STEADY = Jitter()
 
 
+def check_jitter(text: object) -> str:
+    """Return the text if it is a jitter, else raise `SpecError`."""
+    if not (isinstance(text, str) and any(Jitter.of(text))):
+        raise SpecError("jitter", text, FORMS)
+    return text
+
+
 def draws(seed: int, task: str, step: int) -> tuple[float, float, float]:
     """The random numbers of a task's step: a standard normal one, a standard exponential one, and
     one between 0 and 1. Each form of jitter uses another of them.

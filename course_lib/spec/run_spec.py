@@ -1,4 +1,6 @@
-"""RunSpec: everything that decides a run, frozen, validated once, JSON in and out."""
+"""RunSpec: everything that decides a run, frozen, JSON in and out. It parses types and ranges; what
+fields mean together is judged by `strategies/gate.py`.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +8,19 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from course_lib.errors import SpecError
-from course_lib.spec.fields import REAL_LINKS, Link, check_factor, complaints
-from course_lib.spec.jitter import FORMS, Jitter
-from course_lib.spec.settings import MAX_BATCH, NATIVE, Settings
+from course_lib.spec.fields import Link, complaints
+from course_lib.spec.jitter import Jitter, check_jitter
+from course_lib.spec.settings import Settings
 
 JOBS = ("chief", "worker", "ps")
 FRAMEWORKS = {"tensorflow": "TensorFlow", "torch": "PyTorch"}  # as they write their names
-NO_CLUSTER = "this is of a Ray cluster, and the run is on this machine: add engine='ray'"
-OF_RAY = ("address", "task_cpus", "task_gpus", "task_memory_mb")
+REAL_LINKS = (
+    "links are imposed on hosts of this machine only, with engine='local': those between the nodes "
+    "of a cluster are as they are, and so measured; leave it out"
+)
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
 
 
@@ -42,91 +46,37 @@ class RunSpec(Settings):
         with complaints(RunSpec):
             super().__init__(**fields)
 
-    @model_validator(mode="after")
-    def _hangs_together(self) -> RunSpec:
-        self._check_batch()
-        if self.hosts > self.workers:
-            raise SpecError("hosts", self.hosts, f"at most {self.workers}, one for each worker")
-        if self.warmup_steps > self.steps:
-            raise SpecError("warmup_steps", self.warmup_steps, f"at most the {self.steps} steps")
-        for task, factor in self.slow.items():
-            self.check_slow(task)
-            check_factor(factor, f"slow[{task}]")
-        of_tasks = self.jitter if isinstance(self.jitter, dict) else {"worker:0": self.jitter}
-        for task, jitter in of_tasks.items():
-            self.check_jitter(task, jitter)
-        self._check_hosts()
-        for name in () if self.on_nodes else OF_RAY:
-            if (value := getattr(self, name)) != RunSpec.model_fields[name].default:
-                raise SpecError(name, value, NO_CLUSTER)
-        for fault in self.faults:
-            fault.planned(self)
-        if self.elastic and not self.max_restarts:
-            text = "it says how to restart, and this run does not: set max_restarts"
-            raise SpecError("elastic", True, text)
-        if self.elastic and self.sampler == "per_worker":
-            text = "nobody would read the part of the data that a lost worker had: leave one out"
-            raise SpecError("elastic", True, text)
-        if self.elastic and self.all_reduce != NATIVE:
-            text = f"{self.all_reduce} is made for {self.workers} workers: leave all_reduce out"
-            raise SpecError("elastic", True, text)
-        if self.evaluate_every and not self.trace:
-            text = "the accuracy goes into the trace, and this run has none: leave one out"
-            raise SpecError("evaluate_every", self.evaluate_every, text)
-        if self.record_examples and not self.trace:
-            text = "they go into the trace, and this run has none: leave one out"
-            raise SpecError("record_examples", True, text)
-        return self
-
     @model_serializer(mode="wrap")
     def _to_json(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {n: value for n, value in handler(self).items() if n in self.model_fields_set}
 
-    def _check_batch(self) -> None:
-        """Fill the global batch in, or check that all devices get an equal share of it."""
-        shares = self.shares
-        if self.global_batch is None:
-            unit = shares * self.accumulate
-            if unit > MAX_BATCH:
-                text = f"times replicas and accumulate, {unit} examples: at most {MAX_BATCH} a step"
-                raise SpecError("workers", self.workers, text)
-            object.__setattr__(self, "global_batch", max(unit, 128 // unit * unit))
-        elif self.global_batch % shares:
-            lower = self.global_batch // shares * shares
-            near = " or ".join(str(n) for n in (lower, lower + shares) if n)
-            who = f"{self.workers} workers" if self.replicas == 1 else f"{shares} devices"
-            text = f"must divide evenly over {who}, such as {near}"
-            raise SpecError("global_batch", self.global_batch, text)
-
-    def _check_hosts(self) -> None:
-        for task in self.placement:
-            self.check_task(task, "placement")
-        # from here on it names all tasks, so that it means the same when it is read again
-        if self.placement:
-            object.__setattr__(self, "placement", self.places)
-            hosts = {host for task, host in self.places.items() if task.startswith("worker:")}
-            object.__setattr__(self, "hosts", len(hosts))
-        if self.link:
-            self.check_linked("link", str(self.link))
-        elif self.links:
-            self.check_linked("links", next(iter(self.links)))
-        for host in self.links:
-            self.check_host(host, "links")
-
     def complete(self, unused: Iterable[str] = ()) -> RunSpec:
         """The same run with all fields set but the `unused`, so that its JSON holds them."""
-        used = RunSpec.model_fields.keys() - set(unused)
-        return self.model_copy(update={name: getattr(self, name) for name in used})
+        names = RunSpec.model_fields.keys() - set(unused)
+        values = {name: getattr(self, name) for name in names}
+        if "global_batch" in names:
+            values["global_batch"] = self.batch
+        spec = self.model_copy(update=values)
+        return spec.placed(spec.placement) if spec.placement else spec
+
+    def placed(self, placement: dict[str, int]) -> RunSpec:
+        """The same run with tasks on these hosts. Its `placement` then names all tasks, so that it
+        means the same when it is read again.
+        """
+        places = self.model_copy(update={"placement": placement}).places
+        hosts = {host for task, host in places.items() if task.startswith("worker:")}
+        return self.model_copy(update={"placement": places, "hosts": len(hosts)})
 
     @property
     def places(self) -> dict[str, int]:
         """The host of each task, counted from 0."""
-        size, extra = divmod(self.workers, self.hosts)  # the first `extra` hosts have one more
+        hosts = min(self.hosts, self.workers)
+        size, extra = divmod(self.workers, hosts)  # the first `extra` hosts have one more
         places = {
             f"worker:{i}": max(i // (size + 1), (i - extra) // size) for i in range(self.workers)
         }
         others = [task for task in self.tasks if task not in places]
-        places |= {task: self.hosts + i if self.hosts > 1 else 0 for i, task in enumerate(others)}
+        places |= {task: hosts + i if hosts > 1 else 0 for i, task in enumerate(others)}
         return {task: (places | self.placement)[task] for task in self.tasks}
 
     @property
@@ -148,9 +98,9 @@ class RunSpec(Settings):
 
     @property
     def batch(self) -> int:
-        """Examples in a step over all workers."""
-        assert self.global_batch is not None  # filled in by the validator
-        return self.global_batch
+        """Examples in a step over all workers: about 128 if the spec does not say."""
+        unit = self.shares * self.accumulate
+        return self.global_batch or max(unit, 128 // unit * unit)
 
     @property
     def on_nodes(self) -> bool:
@@ -227,12 +177,12 @@ class RunSpec(Settings):
     def check_jitter(self, task: str, jitter: str | None) -> str:
         """Return the jitter, "" for none, if the task can have it, else raise `SpecError`."""
         self.check_slow(task, "jitter")
-        if jitter is not None and not (isinstance(jitter, str) and jitter):
-            raise SpecError("jitter", jitter, FORMS)
-        if Jitter.of(jitter or "").sigma and not self.device_ms:
+        if jitter is None:
+            return ""
+        if Jitter.of(check_jitter(jitter)).sigma and not self.device_ms:
             text = "lognormal multiplies emulated device time, and this run has none: set device_ms"
             raise SpecError("jitter", jitter, text)
-        return jitter or ""
+        return jitter
 
     def jitter_of(self, task: str) -> str:
         """The jitter that a task starts with; "" for none."""

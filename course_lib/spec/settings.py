@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     Field,
@@ -16,7 +17,7 @@ from pydantic import (
 
 from course_lib.spec.faults import FORM, Fault, several
 from course_lib.spec.fields import STRICT, AnyLink, AnyPath, field, flag, number, whole
-from course_lib.spec.jitter import FORMS
+from course_lib.spec.jitter import FORMS, check_jitter
 
 MAX_WORKERS = 256
 MAX_REPLICAS = 64
@@ -24,6 +25,8 @@ MAX_BATCH = 4096
 NATIVE = "native"
 CrossDeviceOps = Literal["hierarchical_copy", "reduction_to_one_device", "nccl"]
 Count = Annotated[int, Field(strict=True)]
+Factor = Annotated[float, Field(ge=1, le=1000)]
+Delays = Annotated[str, AfterValidator(check_jitter)]
 Planned = Annotated[
     Fault, PlainValidator(Fault.of), PlainSerializer(str), WithJsonSchema({"type": "string"})
 ]
@@ -171,12 +174,12 @@ class Settings(BaseModel):
     device_ms: float = number(
         0.0, 60_000, "emulated device time of one step, 0 for none", "milliseconds", True
     )
-    slow: dict[str, float] = field(
+    slow: dict[str, Factor] = field(
         {},
         "a straggler",
         'task=factor, with a factor from 1 to 1000, such as worker:1=3; in Python {"worker:1": 3}',
     )
-    jitter: Annotated[str | dict[str, str] | None, BeforeValidator(_by_task)] = field(
+    jitter: Annotated[Delays | dict[str, Delays] | None, BeforeValidator(_by_task)] = field(
         None,
         "delays that differ from step to step",
         f"{FORMS}; for one task worker:1=one_in:100:200ms",

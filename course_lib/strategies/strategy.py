@@ -3,12 +3,13 @@
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from typing import Literal, NamedTuple
 
+from course_lib.errors import LockstepError
 from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import MAX_WORKERS
 from course_lib.strategies.memory import Formula, Held, data_parallel
-from course_lib.strategies.standing import REAL_PROCESSES, StandingOf
 from course_lib.workloads.sketch import Sketch
 
 WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
@@ -34,13 +35,53 @@ class Facts:
     source: str
 
 
-Refusals = Iterable[tuple[str, str]]
-"""Fields of a spec whose values a run cannot have, each with what is allowed."""
+Refusals = Iterable[tuple[str, str] | LockstepError]
+"""What a run cannot have: fields of its spec, each with what is allowed; or an error."""
 
 
-def no_all_reduce(why: str) -> Callable[[RunSpec], Reason]:
+class Standing(NamedTuple):
+    """How real a strategy is on a machine, `why`, and, if it is not available, the `cure`."""
+
+    reality: Literal["measured", "unavailable"]
+    why: str
+    cure: str = ""
+
+
+StandingOf = Callable[[str, Machine], Standing]
+"""Framework and machine -> how real a strategy is there."""
+
+
+def measured(cpu: str, gpu: str = "", at_least: int = 2) -> StandingOf:
+    """The standing of a strategy with real processes. Its `why` is `gpu`, with the number of GPUs
+    in place of {gpus}, if the framework can use `at_least` so many, else `cpu`.
+    """
+
+    def standing(framework: str, machine: Machine) -> Standing:
+        gpus = len(machine.gpus) if framework in machine.cuda_frameworks else 0
+        return Standing("measured", gpu.format(gpus=gpus) if gpu and gpus >= at_least else cpu)
+
+    return standing
+
+
+def by_framework(**standings: StandingOf) -> StandingOf:
+    """A standing that differs by framework: `by_framework(tensorflow=..., torch=...)`."""
+    return lambda framework, machine: standings[framework](framework, machine)
+
+
+NCCL = "real processes; NCCL for up to {gpus} workers, a GPU each"
+NO_NCCL = "between CPUs, as NCCL needs a GPU for each worker"
+REAL_PROCESSES = by_framework(
+    tensorflow=measured(f"real processes; TensorFlow's RING {NO_NCCL}", NCCL),
+    torch=measured(f"real processes; gloo {NO_NCCL}", NCCL),
+)
+
+
+AllReduceOf = Callable[[RunSpec, Sketch], Reason | None]
+
+
+def no_all_reduce(why: str) -> AllReduceOf:
     """The all-reduce of a strategy that has none; `why`: what it has in its place."""
-    return lambda spec: Reason("all-reduce", "none", why)
+    return lambda spec, model: Reason("all-reduce", "none", why)
 
 
 def batch_of(*parts: int) -> int:
@@ -56,7 +97,7 @@ class Strategy(Facts):
     - `jobs`: for each framework that it is for, the jobs of its tasks; none if it cannot run there.
       Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
     - `standing`: how real it is with a framework on a machine.
-    - `check`: what of a spec it refuses; raises `Unavailable` if the machine cannot do it.
+    - `check`: what of a spec it refuses, see `gate.py`; or why the machine cannot do it.
     - `fits`: what it refuses for the model that a run is to train.
     - `order`: where it stands in tables.
     - `default_batch`: a global batch for a run, where the usual one would not do.
@@ -88,7 +129,7 @@ class Strategy(Facts):
     max_workers: int = MAX_WORKERS
     one_process: tuple[str, ...] = ()
     one_host: str = ""
-    all_reduce: Callable[[RunSpec], Reason | None] = lambda spec: None
+    all_reduce: AllReduceOf = lambda spec, model: None
     takes_schedule: bool = False
     asynchronous: bool = False
     model_parallel: bool = False

@@ -19,8 +19,9 @@ from course_lib.errors import SpecError
 from course_lib.launch import start
 from course_lib.record.events import ACTIVE, Message, Metric
 from course_lib.record.saved import SavedRun
-from course_lib.spec.run_spec import NATIVE, RunSpec
-from course_lib.strategies import catalog
+from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.settings import NATIVE
+from course_lib.strategies import gate
 
 STRATEGY, WORKERS, STEPS = "multi_worker_mirrored", 4, 60
 # Two all-reduces add the same float32 numbers in different orders, and training carries the
@@ -78,10 +79,10 @@ def _try(learners: Any, all_reduce: Any) -> dict[str, Any]:
     asked: list[str] = []
     prepare, given = launch.prepare, None
 
-    def short(spec: RunSpec, machine: Any, *_: Any) -> Any:
-        asked.append(spec.model_dump_json())
+    def short(request: gate.Request, machine: Any) -> Any:
+        asked.append(request.spec.model_dump_json())
         fields = {"framework": "torch", "workers": WORKERS, "steps": 1}
-        return prepare(catalog.spec_for(STRATEGY, **fields), machine)
+        return prepare(gate.admit(STRATEGY, fields, machine), machine)
 
     try:
         with patch.object(launch, "prepare", short):

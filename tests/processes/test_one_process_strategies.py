@@ -20,9 +20,9 @@ from course_lib import RunSpec, Trace, start, workloads
 from course_lib.errors import Unavailable
 from course_lib.hardware import probe
 from course_lib.record.events import Metric, Phase, Update
-from course_lib.strategies.catalog import spec_for
 from course_lib.strategies.facts.one_machine import CENTRAL_STORAGE, MIRRORED, ONE_DEVICE, TPU
-from course_lib.strategies.standing import Standing
+from course_lib.strategies.gate import spec_for
+from course_lib.strategies.strategy import Standing
 from tests.helpers import SUM_ORDER, examples_of, refused
 
 STEPS, BATCH = 30, 48

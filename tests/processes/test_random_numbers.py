@@ -13,7 +13,7 @@ from torch import nn
 
 from course_lib import Run, Workload, hardware, start
 from course_lib.launch import prepare
-from course_lib.strategies.catalog import spec_for
+from course_lib.strategies.gate import admit, spec_for
 from course_lib.workloads import order
 from tests.helpers import SUM_ORDER
 from tests.own_models import LARGEST
@@ -208,5 +208,6 @@ def test_what_tf_random_draws_is_each_worker_s_own_and_the_plan_says_what_it_lac
     assert len(mine) == len(other) == STEPS and not mine & other
     assert [mine, other] == draws(runs[1])
     assert "It draws with tf.random" in str(runs[0].plan)
-    spec = spec_for("mirrored", framework="tensorflow", workload=noisy, workers=2)
-    assert "draws with" not in str(prepare(spec, hardware.probe()).plan)
+    fields = {"framework": "tensorflow", "workload": noisy, "workers": 2}
+    admitted = admit("mirrored", fields, hardware.probe())
+    assert "draws with" not in str(prepare(admitted, hardware.probe()).plan)

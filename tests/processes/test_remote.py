@@ -29,6 +29,7 @@ from course_lib.record.clock import clock
 from course_lib.record.events import Lifecycle
 from course_lib.record.rundir import RunDir
 from course_lib.spec.run_spec import RunSpec
+from course_lib.strategies.gate import Request
 from tests.helpers import until
 
 
@@ -76,7 +77,7 @@ def begin() -> Iterator[Begin]:
 
     def started(work: Any, **fields: Any) -> Run:
         spec = RunSpec(strategy="custom", framework="python", **{"workers": 4, **fields})
-        prepared = prepare(spec.complete(), hardware.probe(), programs={"worker": work})
+        prepared = prepare(Request(spec.complete(), programs={"worker": work}), hardware.probe())
         runs.append(Run(replace(prepared, engine=TwoNodes()), clock()))
         return runs[-1]
 

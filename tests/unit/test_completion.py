@@ -14,8 +14,7 @@ from course_lib import RunSpec, race, stage, start
 from course_lib.launch import names_for
 from course_lib.notebook import completion
 from course_lib.spec.signature import NOT_GIVEN
-from course_lib.strategies.catalog import STRATEGIES
-from course_lib.strategies.names import StrategyName
+from course_lib.strategies.catalog import STRATEGIES, StrategyName
 
 
 @pytest.fixture(scope="module")

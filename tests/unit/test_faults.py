@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.cluster.agenda import Agenda
 from course_lib.commands import shared
@@ -12,6 +13,7 @@ from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.spec.faults import Fault
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
+from tests.helpers import judged
 
 EVERY = [
     "kill worker:2 at step 40",
@@ -88,7 +90,7 @@ def test_what_a_fault_says() -> None:
 )
 def test_what_is_wrong_with_a_fault_is_said_with_the_cure(text: object, says: str) -> None:
     with pytest.raises(SpecError) as raised:
-        RunSpec(**SPEC, faults=[text])
+        judged(RunSpec(**SPEC, faults=[text]))
     assert raised.value.field == "faults"
     assert says in raised.value.allowed
     assert len(str(raised.value).splitlines()) == 1
@@ -96,11 +98,11 @@ def test_what_is_wrong_with_a_fault_is_said_with_the_cure(text: object, says: st
 
 def test_a_host_is_cut_off_only_where_there_is_another() -> None:
     with pytest.raises(SpecError, match="set hosts to 2 or more"):
-        RunSpec(faults="cut host:0 at step 3")
+        judged(RunSpec(faults="cut host:0 at step 3"))
 
 
 def test_own_functions_may_have_any_number_of_steps() -> None:
-    assert RunSpec(strategy="custom", faults="kill worker:1 at step 5000").faults
+    judged(RunSpec(strategy="custom", faults="kill worker:1 at step 5000"))
 
 
 # --- when ---
@@ -197,5 +199,5 @@ def test_the_command_line_takes_faults_one_by_one(capsys: pytest.CaptureFixture[
 def test_an_entrant_has_faults_of_its_own() -> None:
     own = parse_entrant("parameter_server,framework=torch,fault=kill ps:0 at step 3")
     assert own["faults"] == ["kill ps:0 at step 3"]
-    found, _ = line_up([own, "one_device"], {"framework": "torch", "steps": 9})
+    found, _ = line_up([own, "one_device"], {"framework": "torch", "steps": 9}, hardware.probe())
     assert [len(entrant.spec.faults) for entrant in found] == [1, 0]

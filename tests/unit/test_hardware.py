@@ -21,6 +21,7 @@ from course_lib import hardware, launch
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware import Capability, Gpu, Machine, Reason, limits
 from course_lib.spec.run_spec import RunSpec
+from course_lib.strategies.gate import Request
 from tests.made_up import GB, LAPTOP
 
 H200 = Gpu("H200", 140 * GB)
@@ -297,7 +298,7 @@ def test_open_servers_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> Non
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")  # as Python and notebooks have it
         for spec in (alone, plain, torch, torch):
-            launch.prepare(spec, LAPTOP, programs={"worker": print})
+            launch.prepare(Request(spec, programs={"worker": print}), LAPTOP)
     (warning,) = said
     assert "use loopback. There are none on macOS: other users of this machine" in str(
         warning.message

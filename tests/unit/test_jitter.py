@@ -15,7 +15,8 @@ from course_lib.racing.entrants import parse_entrant
 from course_lib.record.rundir import RunDir
 from course_lib.spec.jitter import STEADY, Jitter
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies import catalog
+from course_lib.strategies import gate
+from tests.helpers import judged
 
 STEPS = 20_000
 
@@ -82,7 +83,7 @@ def test_what_is_no_jitter_is_refused_in_a_line_that_names_the_forms(text: str) 
 )
 def test_jitter_for_nothing_and_nobody_is_refused(fields: dict[str, Any], says: str) -> None:
     with pytest.raises(SpecError, match=says) as refused:
-        RunSpec(**fields)
+        judged(RunSpec(**fields))
     assert refused.value.field == "jitter"
 
 
@@ -100,9 +101,9 @@ def test_jitter_of_some_tasks_is_written_as_a_mapping_or_on_the_command_line() -
 
 
 def test_the_devices_of_one_process_have_one_jitter() -> None:
-    assert catalog.spec_for("mirrored", framework="tensorflow", jitter="one_in:9:5ms").workers == 1
+    assert gate.spec_for("mirrored", framework="tensorflow", jitter="one_in:9:5ms").workers == 1
     with pytest.raises(SpecError, match="cannot be slowed singly"):
-        catalog.spec_for("mirrored", framework="tensorflow", jitter={"worker:1": "one_in:9:5ms"})
+        gate.spec_for("mirrored", framework="tensorflow", jitter={"worker:1": "one_in:9:5ms"})
 
 
 def paced(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> tuple[Task, list[float]]:

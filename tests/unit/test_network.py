@@ -31,6 +31,7 @@ from course_lib.record.planned import Reason, RunFacts
 from course_lib.record.trace import Trace
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec, parse_item
+from tests.helpers import judged
 from tests.made_up import LAPTOP
 
 PRIVATE = replace(LAPTOP, private_network=Capability(True, "a run has a network of its own"))
@@ -71,7 +72,7 @@ def test_parameter_servers_and_the_chief_have_hosts_of_their_own_if_there_are_se
 def test_a_placement_says_where_tasks_are_and_how_many_hosts_the_workers_have() -> None:
     spec = RunSpec(workers=4, ps=1, placement={"worker:1": 1, "worker:3": 1})
     assert spec.places == {"worker:0": 0, "worker:1": 1, "worker:2": 0, "worker:3": 1, "ps:0": 0}
-    assert (spec.hosts, spec.all_hosts) == (2, (0, 1))
+    assert (spec.complete().hosts, spec.all_hosts) == (2, (0, 1))
 
 
 @pytest.mark.parametrize(
@@ -135,7 +136,7 @@ def test_a_link_says_what_a_prediction_needs() -> None:
 @pytest.mark.parametrize(
     ("fields", "says"),
     [
-        (lambda: RunSpec(workers=4, hosts=5), "hosts=5: at most 4, one for each worker"),
+        (lambda: judged(RunSpec(workers=4, hosts=5)), "hosts=5: at most 4, one for each worker"),
         (lambda: Link(mbit=0), "mbit=0: allowed: megabits a second, above 0"),
         (lambda: Link(mbit=-1), "mbit=-1: allowed"),
         (lambda: Link(mbit=math.inf), "mbit=inf: allowed"),
@@ -146,10 +147,13 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         (lambda: Link(loss=math.nan), "loss=nan: allowed"),
         (lambda: RunSpec(hosts=2, link={"mbit": 0}), "mbit=0: allowed"),
         (lambda: RunSpec(hosts=2, link=200), "link=200: allowed: a Link"),
-        (lambda: RunSpec(link=Link(mbit=200)), "a link is between hosts, and there is one"),
-        (lambda: RunSpec(hosts=2, links={2: Link()}), "links=2: this run has the hosts 0, 1"),
+        (lambda: judged(RunSpec(link=Link(mbit=200))), "a link is between hosts, and there is one"),
         (
-            lambda: RunSpec(placement={"worker:9": 0}),
+            lambda: judged(RunSpec(hosts=2, links={2: Link()})),
+            "links=2: this run has the hosts 0, 1",
+        ),
+        (
+            lambda: judged(RunSpec(placement={"worker:9": 0})),
             "placement='worker:9': this run has worker:0 to worker:3",
         ),
         (lambda: RunSpec(placement={"worker:0": -1}), "placement=-1: allowed: task=host"),

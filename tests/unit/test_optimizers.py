@@ -7,7 +7,7 @@ import pytest
 
 from course_lib import RunSpec
 from course_lib.errors import SpecError
-from course_lib.strategies.catalog import spec_for
+from course_lib.strategies.gate import spec_for
 from course_lib.strategies.optimizers import STATE, Optimizer, rates, usual_rate
 from tests.helpers import refused
 
@@ -79,7 +79,11 @@ def test_the_usual_learning_rate_suits_the_optimizer() -> None:
 @pytest.mark.parametrize(
     ("strategy", "given", "says"),
     [
-        ("one_device", {"optimizer": "adam"}, "optimizer='adam': allowed: sgd, momentum (of 0.9)"),
+        (
+            "one_device",
+            {"optimizer": "adam"},
+            "optimizer='adam': did you mean 'adamw'?",
+        ),
         ("one_device", {"schedule": "linear"}, "schedule='linear': allowed: constant or cosine"),
         ("one_device", {"warmup_steps": 201}, "warmup_steps=201: at most the 200 steps"),
         (

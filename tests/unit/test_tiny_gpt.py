@@ -9,7 +9,7 @@ import pytest
 from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.catalog import spec_for
+from course_lib.strategies.gate import spec_for
 from course_lib.workloads import tiny_gpt
 
 

@@ -176,7 +176,7 @@ def place(
         order += [i for i in dict.fromkeys(ids.values()) if i not in order]
         if len(order) > 1:
             placement = {task: order.index(ids[task]) for task in spec.tasks}
-            spec = RunSpec(**{**spec.model_dump(), "placement": placement})
+            spec = spec.placed(placement)
     return group, spec, ids, crews
 
 

@@ -8,8 +8,14 @@ from functools import partial
 from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import Held, on_workers, share_of
-from course_lib.strategies.standing import by_framework, measured
-from course_lib.strategies.strategy import Refusals, Strategy, batch_of, no_all_reduce
+from course_lib.strategies.strategy import (
+    Refusals,
+    Strategy,
+    batch_of,
+    by_framework,
+    measured,
+    no_all_reduce,
+)
 from course_lib.workloads.sketch import Sketch
 
 

@@ -8,8 +8,15 @@ from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.facts.one_machine import check_nccl
 from course_lib.strategies.memory import Held, on_workers, share_of
-from course_lib.strategies.standing import REAL_PROCESSES, by_framework, measured
-from course_lib.strategies.strategy import Refusals, Strategy, batch_of, no_all_reduce
+from course_lib.strategies.strategy import (
+    REAL_PROCESSES,
+    Refusals,
+    Strategy,
+    batch_of,
+    by_framework,
+    measured,
+    no_all_reduce,
+)
 from course_lib.workloads.digits import CLASSES, PER_UNIT
 from course_lib.workloads.sketch import Sketch
 
@@ -20,7 +27,7 @@ def _check_native(spec: RunSpec, machine: Machine) -> Refusals:
         if getattr(spec, field) == "nccl":
             native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
             cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
-            check_nccl(spec, machine, cure)
+            yield from check_nccl(spec, machine, cure)
             yield field, "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
 
 
@@ -123,8 +130,8 @@ def _fits_tensor(spec: RunSpec, model: Sketch) -> Refusals:
         trial.pieces(spec)
 
 
-def _tensor_all_reduce(spec: RunSpec) -> Reason:
-    cuts = Counter(trial.sketch(spec).units)
+def _tensor_all_reduce(spec: RunSpec, model: Sketch) -> Reason:
+    cuts = Counter(model.units)
     made = ", ".join(f"{count} x {units} {what}s" for (units, what), count in cuts.items())
     why = f"In the middle of a step workers add up what their pieces make of {made}"
     return Reason("all-reduce", "of activations", f"{why}; gradients of parameters are not sent.")
