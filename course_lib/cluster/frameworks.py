@@ -42,13 +42,15 @@ ENVIRONMENT = {
 }
 
 # Imported by the zygote, so that no task pays for it again. Imports only: a process that has run
-# one operation cannot be forked.
+# one operation cannot be forked. Of our own it is what every strategy, or every program of a
+# learner's own, begins with.
 _MODULES = {
-    "tensorflow": ("numpy", "tensorflow", "keras"),
-    # the last two are what DDP imports at its first use, and what checkpoints need
+    "tensorflow": ("numpy", "tensorflow", "keras", "course_lib.strategies.tensorflow.steps"),
+    # DDP imports torch._dynamo at its first use
     "torch": (
         *("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),
-        "torch.distributed.checkpoint",
+        *("torch.distributed.checkpoint", "course_lib.strategies.torch.steps"),
+        "course_lib.strategies.torch.calls",
     ),
     "python": ("numpy",),
 }

@@ -15,7 +15,7 @@ import inspect
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from types import FrameType, FunctionType
@@ -51,17 +51,26 @@ _NO_LEARNER = (str(Path(torch.__file__).parent), __file__)  # where no code of a
 def watch(task: Task) -> None:
     """Let the calls that this task makes from now on leave beats."""
     calls, module = Calls(task), dist.distributed_c10d
-    for name, function in [*vars(dist).items()]:
-        if type(function) is FunctionType:
-            parameters = list(inspect.signature(function).parameters)
-            if "group" in parameters and TOGETHER & {*parameters}:
-                watched = calls.watched(function, function.__name__, parameters)
-                setattr(dist, name, watched)
-                setattr(module, name, watched)
+    for name, function, parameters in _COLLECTIVES:
+        watched = calls.watched(function, function.__name__, parameters)
+        setattr(dist, name, watched)
+        setattr(module, name, watched)
     for name, called in BUILTINS.items():
         setattr(dist, name, calls.watched(getattr(dist, name), *called))
     calls.watch_waits(module.Work)
     calls.watch_ddp()
+
+
+def _collectives() -> Iterator[tuple[str, FunctionType, list[str]]]:
+    """Name, function and parameters of each call that the ranks of a group make together."""
+    for name, function in vars(dist).items():
+        if type(function) is FunctionType:
+            parameters = list(inspect.signature(function).parameters)
+            if "group" in parameters and TOGETHER & {*parameters}:
+                yield name, function, parameters
+
+
+_COLLECTIVES = list(_collectives())  # in the zygote, once for all tasks
 
 
 class _Inside(threading.local):
