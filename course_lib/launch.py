@@ -6,8 +6,8 @@ import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from course_lib import hardware, workloads
-from course_lib.cluster import engines, nursery
+from course_lib import engines, hardware, workloads
+from course_lib.cluster import nursery
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
 from course_lib.collectives import ALGORITHMS
@@ -55,7 +55,7 @@ def prepare(request: Request, machine: Machine, warm: bool | None = None) -> Pre
     """
     spec, strategy = request.spec, request.strategy
     together = bool(strategy and strategy.why_one_host(spec.framework))
-    engine, spec = engines.found(spec, together)
+    engine, spec = engines.find(spec, together)
     try:
         has = engine.machine(machine)
         warm = nursery.is_warm(spec.framework) if warm is None else warm

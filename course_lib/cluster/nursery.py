@@ -64,7 +64,7 @@ def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     _ours.add(channel.sock)
     with theirs:
         if start_method == "spawn":
-            popen(framework, "supervisor", theirs.fileno())
+            popen(framework, "cluster.supervisor", theirs.fileno())
         else:
             warm(framework)
             _zygotes[framework].fork_onto(theirs, timeout)
@@ -79,7 +79,7 @@ class Zygote:
         self.channel, theirs = pair()
         _ours.add(self.channel.sock)
         with theirs:
-            self.process = popen(framework, "zygote", framework, theirs.fileno())
+            self.process = popen(framework, "cluster.zygote", framework, theirs.fileno())
         self.ready = False
         self._turn = threading.Lock()
 

@@ -184,4 +184,4 @@ if __name__ == "__main__":
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     module, reading_end, *arguments = sys.argv[1:]
     held = hold(int(reading_end))
-    importlib.import_module(f"course_lib.cluster.{module}").begin(held, *arguments)
+    importlib.import_module(f"course_lib.{module}").begin(held, *arguments)

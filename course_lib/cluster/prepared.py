@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from course_lib import workloads
-from course_lib.cluster import engines
-from course_lib.cluster.engines import Engine
+from course_lib import engines, workloads
 from course_lib.collectives.schedule import Schedule
 from course_lib.hardware import Machine, Plan
 from course_lib.hardware.limits import version
@@ -39,7 +37,7 @@ class Prepared:
     summarize: Callable[[Run], Any] | None = None
     recovers: str = ""
     temporary: bool = False
-    engine: Engine = engines.LOCAL
+    engine: engines.Engine = engines.LOCAL
 
     def describe(self, files: RunDir, origin: float) -> None:
         """Write all that the tasks need to know into the run's directory. `origin`: see `Run`."""

@@ -69,7 +69,9 @@ def spawn(birth: Birth, holder: int, private: list[int]) -> int:
     files, name, attempt, sock = birth
     for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
-    command = pipes.interpreter("process", holder, files.path, name, *attempt, sock.fileno())
+    command = pipes.interpreter(
+        "cluster.process", holder, files.path, name, *attempt, sock.fileno()
+    )
     return os.posix_spawn(sys.executable, command, os.environ)
 
 

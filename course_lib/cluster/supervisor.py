@@ -8,6 +8,7 @@ processes of this run before it exits.
 """
 
 import os
+import pkgutil
 import selectors
 import signal
 import socket
@@ -22,7 +23,6 @@ from course_lib.cluster.node import Here, Listener, Node, wait
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.process import StartTask, spawn
 from course_lib.cluster.roster import Roster
-from course_lib.engines.ray import remote
 from course_lib.errors import LockstepError, Unavailable
 from course_lib.network.layout import by_job, host_name
 from course_lib.record.beats import Beats
@@ -66,8 +66,9 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
     if orders := channel.receive():
         first, *more = orders
         files = RunDir(first["start"])
-        if tasks := first.get("tasks"):
-            remote.serve(channel, files, tasks, start_task, held)
+        if engine := first.get("engine"):
+            serve = pkgutil.resolve_name(f"course_lib.engines.{engine}.remote:serve")
+            serve(channel, files, first["tasks"], start_task, held)
         try:
             keeper.keep(channel, files, held)
 

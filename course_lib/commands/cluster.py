@@ -3,17 +3,18 @@
 import json
 import os
 import sys
-from typing import Annotated, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
-from course_lib.cluster import engines
+from course_lib import engines
 from course_lib.commands.screen import progress, say, show
 from course_lib.commands.shared import Json
-from course_lib.engines.ray import raylets
-from course_lib.engines.ray.raylets import Cluster
 from course_lib.errors import Unavailable
 from course_lib.text import count
+
+if TYPE_CHECKING:
+    from course_lib.engines.ray.raylets import Cluster
 
 cluster = typer.Typer(
     help="A Ray cluster on this machine: see how runs go on several nodes without having them.",
@@ -36,7 +37,7 @@ def up(
     ] = None,
 ) -> None:
     """Start a Ray cluster, which ends with this shell."""
-    engines.need_ray()
+    raylets = engines.load("ray.raylets")
     with progress() as shown:
         bar = shown.add_task("Starting", total=nodes, said="")
 
@@ -54,8 +55,8 @@ def status(as_json: Json = False) -> None:
     """Say which nodes the cluster has, and how many CPUs are free."""
     there = _there()
     if not there.reached:
-        _enter(there, [sys.executable, "-m", "course_lib", *sys.argv[1:]])
-    nodes, free = raylets.state(there)
+        there.enter([sys.executable, "-m", "course_lib", *sys.argv[1:]])
+    nodes, free = there.state()
     if as_json:
         said = {"address": there.address, "nodes": nodes, "free": free, "links": there.links}
         print(json.dumps(said))
@@ -69,7 +70,7 @@ def status(as_json: Json = False) -> None:
 @cluster.command()
 def down() -> None:
     """End the cluster."""
-    raylets.down(_there())
+    _there().end()
     say("The cluster is gone.")
 
 
@@ -80,20 +81,12 @@ def shell(
     ] = None,
 ) -> NoReturn:
     """Open a shell on the cluster's first node, or run a command there."""
-    there = _there()
-    _enter(there, command or [os.environ.get("SHELL", "sh")])
+    _there().enter(command or [os.environ.get("SHELL", "sh")])
 
 
-def _there() -> Cluster:
-    engines.need_ray()
-    if not (there := raylets.found()):
+def _there() -> "Cluster":
+    there: Cluster | None = engines.load("ray.raylets").current()
+    if not there:
         cure = "Start one: lockstep cluster up."
         raise Unavailable("the Ray cluster", "none of yours is up", cure)
     return there
-
-
-def _enter(there: Cluster, command: list[str]) -> NoReturn:
-    """Become another program, which can reach the nodes."""
-    os.environ.update(raylets.environment(), RAY_ADDRESS=there.address)
-    command = there.entered(command)
-    os.execvp(command[0], command)

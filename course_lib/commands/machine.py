@@ -1,5 +1,6 @@
 """`lockstep doctor`, `lockstep strategies` and `lockstep lab`: what there is here."""
 
+import contextlib
 import json
 import os
 import sys
@@ -10,11 +11,9 @@ from typing import Annotated, NoReturn
 
 import typer
 
-from course_lib import hardware
-from course_lib.cluster import engines
+from course_lib import engines, hardware
 from course_lib.commands.screen import say, show
 from course_lib.commands.shared import Json
-from course_lib.engines.ray import raylets
 from course_lib.errors import SpecError, Unavailable
 from course_lib.spec.run_spec import FRAMEWORKS, RunSpec
 from course_lib.strategies import catalog
@@ -37,8 +36,10 @@ def doctor(as_json: Json = False) -> None:
     except (SpecError, Unavailable) as refused:
         planned = [("start", "refused", str(refused))]
     if as_json:
+        there = None
         reasons = [{"what": what, "choice": choice, "why": why} for what, choice, why in planned]
-        there = raylets.found()
+        with contextlib.suppress(Unavailable):
+            there = engines.load("ray.raylets").current()
         found = {
             "machine": machine.as_dict(),
             "versions": hardware.versions(),
@@ -55,10 +56,10 @@ def doctor(as_json: Json = False) -> None:
 def _ray() -> tuple[str, str, str]:
     """Whether runs can go on a Ray cluster, and which one is up."""
     try:
-        engines.need_ray()
+        there = engines.load("ray.raylets").current()
     except Unavailable as missing:
         return "Ray", "not installed", missing.cure
-    if there := raylets.found():
+    if there:
         nodes = f"{count(len(there.nodes), 'node')} up"
         return "Ray", nodes, f"With engine='ray' runs go on this cluster, at {there.address}."
     means = "With engine='ray' runs go on a cluster; lockstep cluster up makes one here."

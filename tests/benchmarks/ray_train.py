@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import course_lib
-from course_lib.cluster import engines
-from course_lib.engines.ray import raylets
+from course_lib import engines
 from course_lib.record.events import Metric
 from tests.benchmarks import clusters, timed, tracing
 from tests.benchmarks.harness import Aim, Figure, Options, Rows, compare
@@ -35,7 +34,7 @@ training.
 
 def rows(options: Options) -> Rows:
     """Rows of starts, of steps, and of the record."""
-    engines.need_ray()
+    raylets = engines.load("ray.raylets")
     lacking = [name for name in NEEDS if not importlib.util.find_spec(name)]
     there = raylets.up(nodes=3, cpus=4)
     try:
@@ -52,7 +51,7 @@ def rows(options: Options) -> Rows:
     finally:
         if ray := sys.modules.get("ray"):
             ray.shutdown()
-        raylets.down(there)
+        there.end()
 
 
 def against(theirs: Fit, ours: Fit, options: Options) -> Rows:
@@ -90,7 +89,7 @@ def ray_train(address: str) -> Iterator[Fit]:
     one driver, so that its own start is not counted.
     """
     command = [sys.executable, str(clusters.PEERS / "with_ray_train.py"), address]
-    with clusters.process(command, raylets.environment()) as peer:
+    with clusters.process(command, engines.load("ray.raylets").environment()) as peer:
 
         def fit(workers: int, steps: int) -> tuple[float, timed.Training]:
             with tempfile.TemporaryDirectory(prefix="lockstep-bench-") as folder:

@@ -18,4 +18,4 @@ def cluster() -> Iterator[str]:
         import ray  # not before the cluster is up: it reads the token when it is loaded
 
         ray.shutdown()
-        raylets.down(there)
+        there.end()

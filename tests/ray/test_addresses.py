@@ -39,14 +39,14 @@ try:
     go("127.0.0.1:6379")
 except SpecError as error:
     print(error.field, first.address in str(error), "restart" in str(error))
-raylets.down(first)
+first.end()
 second = raylets.up(nodes=1, cpus=2)
 go()
 go(second.address)
 import ray
 ray.shutdown()
 go()
-raylets.down(second)
+second.end()
 """
 
 
@@ -95,7 +95,7 @@ def test_the_status_of_a_cluster_that_stands_still_is_an_error_in_a_line(
         assert f"no Ray cluster answers at {there.address}" in " ".join(told.stderr.split())
         assert "rpc_client" not in told.stderr
     finally:
-        raylets.down(there)
+        there.end()
 
 
 def test_a_program_stays_with_its_cluster_until_that_is_gone_and_refuses_another(

@@ -99,7 +99,7 @@ class Clusters:
 
     def down(self) -> None:
         if self.now:
-            raylets.down(self.now)
+            self.now.end()
 
 
 @pytest.fixture

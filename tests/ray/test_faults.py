@@ -60,7 +60,7 @@ def said(it: subprocess.Popen[str]) -> str:
 
 
 def test_nothing_is_left_on_any_node_of_a_driver_that_is_killed(cluster: str) -> None:
-    there = raylets.found()
+    there = raylets.current()
     assert there and there.address == cluster
     before, others = runs(there), set(family(there))
     with driver("begin(3)\ninput()") as it:
@@ -77,7 +77,7 @@ def test_nothing_is_left_on_any_node_of_a_driver_that_is_killed(cluster: str) ->
 
 def test_nothing_is_left_of_a_driver_that_ends_while_a_raylet_stands_still(cluster: str) -> None:
     """Ray would end the processes of that node, and cannot. The driver's own raylet stays."""
-    there = raylets.found()
+    there = raylets.current()
     assert there and there.address == cluster
     before, others = runs(there), ours(there)
     with driver("begin(3)\ninput()") as it:
@@ -102,7 +102,7 @@ def test_tasks_run_again_on_other_nodes_while_theirs_still_stands_still(
                 assert float(said(it)) < 15  # Ray gives the node up after 7.5
                 assert said(it).startswith("1 ")
     finally:
-        raylets.down(there)
+        there.end()
 
 
 def test_a_run_goes_on_without_a_node_that_is_lost_or_ends_in_words(
@@ -133,4 +133,4 @@ def test_a_run_goes_on_without_a_node_that_is_lost_or_ends_in_words(
             assert re.match(LOST.format("worker:0"), lost), lost
             assert it.wait(60) == 0
     finally:
-        raylets.down(there)
+        there.end()

@@ -4,8 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from course_lib import hardware, start
-from course_lib.cluster import engines
+from course_lib import engines, hardware, start
 from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec
 from tests.helpers import until
@@ -21,7 +20,7 @@ def free_gpus(cluster: str) -> Callable[[], float]:
 
 def test_each_worker_has_a_gpu_of_its_own(cluster: str, free_gpus: Callable[[], float]) -> None:
     spec = RunSpec(workers=4, ps=1, engine="ray", address=cluster, task_gpus=1).complete()
-    engine, placed = engines.found(spec)
+    engine, placed = engines.find(spec)
     try:
         has: Machine = engine.machine(hardware.probe())
         assert len(has.gpus) == 4

@@ -81,7 +81,7 @@ def listening(process: psutil.Process) -> set[str]:
 
 
 def test_nobody_outside_this_machine_reaches_a_port_of_ray(cluster: str) -> None:
-    there = raylets.found()
+    there = raylets.current()
     assert there and there.address == cluster
     open_to = set[str]().union(*map(listening, family(there.holder)))
     assert open_to and open_to <= {"127.0.0.1", "::ffff:127.0.0.1"}
@@ -139,5 +139,5 @@ def test_links_between_namespaces_are_as_slow_as_asked(
         with leaving_nothing(home()) as holder:
             os.kill(holder, signal.SIGKILL)
     finally:
-        raylets.down(there)
-    assert not raylets.found()
+        there.end()
+    assert not raylets.current()

@@ -79,7 +79,7 @@ def test_a_learners_arrays_are_sent_once_to_a_node_however_many_tasks_it_has(clu
     data = numbers, np.zeros(len(numbers), np.int64)
     few = numbers[:100], data[1][:100]
     mine = Workload("mine", train=data, test=few, torch=two_classes, learning_rate=0.1)
-    there = raylets.found()
+    there = raylets.current()
     assert there
     raylets_of_it = psutil.Process(there.holder).children(recursive=True)
 

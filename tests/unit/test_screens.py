@@ -8,18 +8,16 @@ import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from course_lib import hardware
+from course_lib import engines, hardware
 from course_lib.__main__ import main
-from course_lib.cluster import engines
 from course_lib.commands import allreduce, machine, training, watch
 from course_lib.commands.screen import NUMBER, progress, say, show
-from course_lib.engines.ray import raylets
-from course_lib.engines.ray.raylets import Cluster
 from course_lib.errors import Unavailable
 from course_lib.reduction.allreduce import compare
 from tests.benchmarks.boards import board as board_of_made_up_runs
@@ -94,7 +92,13 @@ def _options() -> None:
         main(["run", "--help"])
 
 
-def _missing() -> None:
+def _have_ray(monkeypatch: pytest.MonkeyPatch, cluster: object) -> None:
+    """Ray is there, and this cluster is up."""
+    raylets = SimpleNamespace(current=lambda: cluster)
+    monkeypatch.setattr(engines, "load", {"ray.raylets": raylets}.__getitem__)
+
+
+def _missing(module: str) -> None:
     raise Unavailable("a Ray cluster", "Ray is not installed here", "pip install it")
 
 
@@ -120,8 +124,7 @@ def screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
     # `python -m pytest` would be taken for the program
     monkeypatch.setattr(sys.modules["__main__"], "__package__", None, raising=False)
     monkeypatch.setattr(hardware, "probe", lambda: LAPTOP)
-    monkeypatch.setattr(engines, "need_ray", lambda: None)
-    monkeypatch.setattr(raylets, "found", lambda: None)
+    _have_ray(monkeypatch, cluster=None)
     monkeypatch.setattr(hardware, "versions", lambda: {"tensorflow": "2.21.0", "torch": "2.13.0"})
 
     def printed(name: str, width: int) -> str:
@@ -155,9 +158,9 @@ def test_no_word_is_broken_at_80_columns(screen: Any, name: str) -> None:
 def test_the_doctor_tells_whether_ray_is_there_and_which_cluster(
     screen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(raylets, "found", lambda: Cluster("here:1", ["a", "b"], 2, "", 0, 0))
+    _have_ray(monkeypatch, SimpleNamespace(nodes=["a", "b"], address="here:1"))
     assert re.search(r"Ray +2 nodes up +.*at here:1\.", screen("doctor", 240))
-    monkeypatch.setattr(engines, "need_ray", _missing)
+    monkeypatch.setattr(engines, "load", _missing)
     assert re.search(r"Ray +not installed +.*pip install", screen("doctor", 240))
 
 

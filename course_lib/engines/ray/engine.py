@@ -12,20 +12,19 @@ from typing import Any
 import ray
 from ray.util import placement_group_table
 
-from course_lib.cluster import own_code
 from course_lib.cluster.node import Listener
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.supervisor import Supervisor
 from course_lib.engines.ray import gpus
 from course_lib.engines.ray.cluster import LOOK, SILENT, connect, give_back, in_time, place, stands
 from course_lib.engines.ray.link import BEGIN, Link, RayNodeOf, answers, check_versions, nodes_of
+from course_lib.engines.ray.parcels import Parcel, own_code
 from course_lib.engines.ray.remote import Away
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine
 from course_lib.hardware.limits import Gpu, cuda_frameworks
 from course_lib.hardware.machine import Capability
 from course_lib.record.clock import own
-from course_lib.record.parcels import Parcel
 from course_lib.record.planned import Reason
 from course_lib.record.rundir import RunDir
 from course_lib.spec.run_spec import RunSpec
@@ -173,7 +172,7 @@ class RayEngine:
             for _ in range(ASKED):
                 node.read_clock()
             node.note_clock(files)
-        folders, code = own_code.carried(files.facts.sys_path, files.facts.cwd)
+        folders, code = own_code(files.facts.sys_path, files.facts.cwd)
         described = (path for place in files.described() for path in (place, *place.rglob("*")))
         there = [
             Parcel(str(path.relative_to(files.path)), None, path.read_bytes())

@@ -17,11 +17,11 @@ import ray.exceptions
 from course_lib.cluster.pipes import pair
 from course_lib.engines.ray.cluster import LOOK, SILENT, WHAT, actor_on
 from course_lib.engines.ray.node import versions
+from course_lib.engines.ray.parcels import Parcels
 from course_lib.errors import Unavailable
 from course_lib.record.beats import Beats
 from course_lib.record.clock import own
 from course_lib.record.events import Clock, to_line
-from course_lib.record.parcels import Parcels
 from course_lib.record.rundir import RunDir
 
 BEGIN = 60.0  # seconds for an actor to begin, on a busy node

@@ -22,10 +22,10 @@ import ray
 
 from course_lib.cluster import nursery
 from course_lib.cluster.pipes import Channel, ready
+from course_lib.engines.ray.parcels import Parcel, Parcels
 from course_lib.hardware.limits import version
 from course_lib.record.beats import Beats
 from course_lib.record.clock import own
-from course_lib.record.parcels import Parcel, Parcels
 from course_lib.record.rundir import RunDir
 
 PLACE = "lockstep-node-"  # and this actor's pid: a folder with the record of a run
@@ -137,7 +137,7 @@ class RayNode:
             files.temporary(task).mkdir(parents=True)
         try:
             channel = nursery.supervisor(files.spec.framework, facts.start_method, timeout)
-            channel.post(start=str(path), tasks=tasks)
+            channel.post(start=str(path), engine="ray", tasks=tasks)
             if not ready(channel, timeout):
                 raise TimeoutError(f"no process within {timeout:g} s")
             first, *_ = channel.receive() or [{}]

@@ -96,6 +96,27 @@ class Cluster:
         where = str(self.holder), str(self.namespace[0])
         return [sys.executable, "-I", "-S", namespaces.__file__, *where, *command]
 
+    def enter(self, command: list[str]) -> NoReturn:
+        """Become another program, which can reach the nodes."""
+        os.environ.update(environment(), RAY_ADDRESS=self.address)
+        command = self.entered(command)
+        os.execvp(command[0], command)
+
+    def state(self) -> tuple[list[tuple[str, str, float]], float]:
+        """Name, address and CPUs of each node, and how many CPUs are free."""
+        meant(self.address)
+        from course_lib.engines.ray.cluster import alive, connect, free
+
+        connect(self.address)
+        return sorted(alive()), free("CPU")
+
+    def end(self) -> None:
+        """End the cluster, and return when it is gone."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            holder = psutil.Process(self.holder)
+            holder.terminate()
+            holder.wait(30)
+
 
 def environment() -> dict[str, str]:
     """What a process needs that uses a cluster of ours. The token stays the same from one cluster
@@ -112,7 +133,7 @@ def meant(address: str | None) -> Cluster | None:
     Ray has to know for it is in this process's environment then; Ray reads that once, when it is
     loaded. Raises `Unavailable` if that was too early, or if its nodes cannot be reached from here.
     """
-    there = found()
+    there = current()
     if there and (address or os.environ.get("RAY_ADDRESS")) in (None, there.address):
         if not there.reached:
             why = "its nodes have a network of their own, and this process is outside it"
@@ -127,7 +148,7 @@ def meant(address: str | None) -> Cluster | None:
     return None
 
 
-def found() -> Cluster | None:
+def current() -> Cluster | None:
     """This user's cluster, if one is up."""
     with contextlib.suppress(OSError, ValueError, TypeError):
         cluster = Cluster(**json.loads(_file().read_bytes()))
@@ -147,7 +168,7 @@ def up(
     has these `gpus`, to try out what Ray does with them; `began` is told its number when its start
     begins. Returns when all nodes are there. Raises `Unavailable`.
     """
-    if there := found():
+    if there := current():
         cure = "`lockstep cluster status` says how it is, `lockstep cluster down` ends it."
         raise Unavailable("another Ray cluster", f"one is up at {there.address}", cure)
     environment()
@@ -161,7 +182,7 @@ def up(
     plan |= {"mbit": mbit if shaped else None, "shell": shell or os.getpid()}
     channel, theirs = pair()
     with theirs, contextlib.closing(channel):
-        nursery.popen("ray", "raylets", theirs.fileno(), json.dumps(plan))
+        nursery.popen("ray", "engines.ray.raylets", theirs.fileno(), json.dumps(plan))
         theirs.close()
         deadline = time.monotonic() + PATIENCE
         while ready(channel, deadline - time.monotonic()):
@@ -175,23 +196,6 @@ def up(
                 why = f"it ended at its start. {nursery.last_words('ray')}"
                 raise Unavailable(_WHAT, why, "Look at that.")
     raise Unavailable(_WHAT, f"not all of its nodes were there within {PATIENCE:g} s", _CURE)
-
-
-def down(cluster: Cluster) -> None:
-    """End a cluster, and return when it is gone."""
-    with contextlib.suppress(psutil.NoSuchProcess):
-        holder = psutil.Process(cluster.holder)
-        holder.terminate()
-        holder.wait(30)
-
-
-def state(cluster: Cluster) -> tuple[list[tuple[str, str, float]], float]:
-    """Name, address and CPUs of each node, and how many CPUs are free."""
-    meant(cluster.address)
-    from course_lib.engines.ray.cluster import alive, connect, free
-
-    connect(cluster.address)
-    return sorted(alive()), free("CPU")
 
 
 def _file() -> Path:
@@ -210,7 +214,7 @@ def begin(held: int | None, fd: str, text: str) -> NoReturn:
 
     def clear(_status: int = 0) -> None:
         shutil.rmtree(place, ignore_errors=True)
-        if not (other := found()) or other.holder == os.getpid():
+        if not (other := current()) or other.holder == os.getpid():
             _file().unlink(missing_ok=True)
 
     keeper.watch_over(held, clear)

@@ -17,11 +17,11 @@ import pytest
 
 from course_lib import hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.engines import Local
 from course_lib.cluster.node import Listener, Node
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.run import Run
 from course_lib.cluster.supervisor import Supervisor
+from course_lib.engines import Local
 from course_lib.engines.ray.remote import Away
 from course_lib.errors import TaskFailed
 from course_lib.launch import prepare
@@ -55,7 +55,7 @@ class TwoNodes(Local):
                 if not tasks:
                     continue
                 channel = nursery.supervisor("python", "fork", 30.0)
-                channel.post(start=str(files.path), tasks=tasks)
+                channel.post(start=str(files.path), engine="ray", tasks=tasks)
                 [said] = channel.receive() or [{}]
                 self.channels.append(channel)
                 away: Node = Away(f"node {n}", said["addresses"], channel, selector, listener)

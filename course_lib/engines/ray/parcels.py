@@ -1,17 +1,24 @@
 """The record on its way between machines: each node writes its own part, and what is new in it is
 brought to the driver while the run goes on. What tasks leave for each other to find, in `meetings/`
 and `line/`, goes the other way too, and so does what became of all tasks.
+
+A learner's own modules travel as well, since tasks import them as they do here: each run takes them
+along as they are now, so that one that was changed is changed there too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from course_lib.errors import Unavailable
 from course_lib.record.files import private
+from course_lib.record.pickles import is_own
 from course_lib.record.rundir import RunDir, folder_name
+from course_lib.text import amount
 
 GROWING = (".jsonl", ".log")  # files that are only added to: the new part is brought
 MOST = 8 << 20  # bytes of one file that are brought at a time
+MOST_CODE = 32 << 20  # bytes of a learner's own modules
 NOTICES = ("meetings", "line")
 
 
@@ -94,3 +101,29 @@ class Parcels:
 def _which(path: Path) -> tuple[int, int, int]:
     found = path.stat()
     return found.st_ino, found.st_mtime_ns, found.st_size
+
+
+def own_code(sys_path: Sequence[str], cwd: str) -> tuple[list[str], list[Parcel]]:
+    """The folders of a learner's own among `sys_path`, as they are called in the record, and the
+    modules and packages in them. Raises `Unavailable` if they are too large.
+    """
+    paths = dict.fromkeys(Path(cwd, entry).resolve() for entry in sys_path)
+    folders, parcels, size = list[str](), list[Parcel](), 0
+    for path in filter(is_own, paths):
+        name = f"code/{len(folders)}"
+        folders.append(name)
+        for file in _modules(path):
+            content = file.read_bytes()
+            parcels.append(Parcel(f"{name}/{file.relative_to(path)}", None, content))
+            if (size := size + len(content)) > MOST_CODE:
+                why = f"the Python files in {path} are more than {amount(MOST_CODE)}"
+                cure = "Start the notebook in a folder with only those that the run needs."
+                raise Unavailable("a learner's own modules on a Ray cluster", why, cure)
+    return folders, parcels
+
+
+def _modules(folder: Path) -> Iterator[Path]:
+    """Modules in a folder, and those of packages in it."""
+    yield from sorted(folder.glob("*.py"))
+    for inner in sorted(folder.glob("*/__init__.py")):
+        yield from _modules(inner.parent)

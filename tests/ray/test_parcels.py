@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from course_lib.record.parcels import Parcels
+from course_lib.engines.ray.parcels import Parcels
 from course_lib.record.rundir import RunDir
 
 
