@@ -3,16 +3,17 @@ shown beside what the run gave. It stays locked when the cell or the kernel runs
 """
 
 import math
-from collections.abc import Mapping, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import anywidget
 import ipywidgets as w
 
-from course_lib.widgets.cards import answers, guesses
-from course_lib.widgets.cards.answers import RESULT, RIGHT, WRONG, named
-from course_lib.widgets.kit import Markup, element, join, page
+from course_lib.widgets.cards import guesses
+from course_lib.widgets.kit import Markup, element, join, page, svg
 from course_lib.widgets.kit.given import takes
 from course_lib.widgets.kit.saved import Pictured
 
@@ -21,6 +22,8 @@ Range = tuple[float, float, str]
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
 STAYS = "It stays as it is. Now run the experiment."  # on one line at any width
+GUESS, RESULT = "#CC79A7", "#0072B2"
+RIGHT, WRONG = ("✓", "#009E73"), ("✗", "#D55E00")
 
 
 class _Onward(anywidget.AnyWidget):
@@ -57,34 +60,33 @@ class Predict(Pictured, w.VBox):
         choices: Sequence[str] = (),
         numbers: Range | Mapping[str, Range] | None = None,
     ) -> None:
-        self.question, self.choices, self.numbers = question, tuple(choices), numbers
-        self.ranges: dict[str, Range] = dict(named(numbers)) if numbers else {}
+        self.question, self.choices = question, tuple(choices)
+        self.several = isinstance(numbers, Mapping)
+        self.ranges: dict[str, Range] = dict(_named(numbers)) if numbers else {}
         self.guess: Any = None
         self.result: Outcome | None = None
         self.note = ""
         self._moved: set[str] = set()
-        radio = w.RadioButtons(options=list(choices), value=None, layout=w.Layout(width="auto"))
-        self.ticked = w.HTML(layout=w.Layout(display="none", margin="0"))
-        self.inputs = {name: self._slider(name) for name in self.ranges} or {"": radio}
+        radio = w.RadioButtons(options=self.choices, value=None, layout=w.Layout(width="auto"))
+        self.inputs = self._sliders() or {"": radio}
         self.input = next(iter(self.inputs.values()))
+        # it takes the place of the choices; buttons stay where they are, as both have one height
+        self.ticked = w.HTML(layout=w.Layout(margin="0"))
         self.button = w.Button(icon="lock", tooltip="It stays, even if this cell runs again")
         self.button.on_click(lambda _: self.lock())
-        again = "Take the guess back, and guess anew"
-        self.eraser = w.Button(description="Forget my guess", icon="undo", tooltip=again)
+        anew = "Take the guess back, and guess anew"
+        self.eraser = w.Button(description="Forget my guess", icon="undo", tooltip=anew)
         self.eraser.on_click(lambda _: self.forget())
         self.hint, self.answer, self._onward = w.HTML(), w.HTML(), _Onward()
-        row = [self.button, self.eraser, self.hint, self._onward]
-        look = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
-        line = w.HBox(row, layout=w.Layout(align_items="center"))
-        # The buttons stay where they are: choices and the list of them that is revealed have the
-        # same room, and all else that is revealed stands below.
         room = w.Layout(height=f"{20 * len(choices) + 8}px" if choices else None, overflow="hidden")
         asked = w.VBox([*self.inputs.values(), self.ticked], layout=room)
-        parts = [w.HTML(_question(question)), asked, line, self.answer]
-        super().__init__(parts, layout=look)
+        line = [self.button, self.eraser, self.hint, self._onward]
+        row = w.HBox(line, layout=w.Layout(align_items="center"))
+        look = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
+        super().__init__([w.HTML(_question(question)), asked, row, self.answer], layout=look)
         self.add_class("ls-predict")
-        self._open(True)
         self._recall()
+        self._update()
 
     def lock(self) -> None:
         """Keep the present choice as the guess; without one, the card says what is missing."""
@@ -95,41 +97,26 @@ class Predict(Pictured, w.VBox):
             self.hint.value = "Choose first."
         elif missing:
             several = f"Move these sliders first: {', '.join(missing)}."
-            self.hint.value = join("Move the slider first." if missing == [""] else several)
+            self.hint.value = join(several if self.several else "Move the slider first.")
         else:
             values = {name: slider.value for name, slider in self.inputs.items()}
-            self.guess = values if isinstance(self.numbers, Mapping) else values[""]
-            self._open(False)
+            self.guess = values if self.several else values[""]
             self._keep(STAYS, "It stays until you run this cell again")
             self._onward.send({})
 
     def forget(self) -> None:
         """Take the guess back, so that another can be made; what was revealed is hidden."""
         self.guess, self.result, self.note = None, None, ""
-        self.ticked.value = self.answer.value = ""
         self._moved.clear()
-        self._open(True)
         self._keep("Your guess is forgotten.", "Your guess comes back if you run this cell again")
 
     def reveal(self, result: Outcome, note: str = "") -> str:
         """Show the guess beside the `result` (a choice, a number in the card's unit, or one for
         each name); returns the text shown.
         """
-        self.result, self.note = result, note
-        self._open(False)
-        self.hint.value = ""
-        said = f"{self.compare(result)} {note}".strip()
-        if result in self.choices:
-            self.ticked.value = join(self._choices())
-            self.answer.value = _line("p", f"{self._verdict()} {note}".strip())
-        else:
-            self.answer.value = join([answers.bars(self), _line("p", said)])
-        self.changed()
-        return said
-
-    def picture(self) -> str:
-        """Question, choices or numbers, guess and result as SVG."""
-        return answers.picture(self)
+        self.result, self.note, self.hint.value = result, note, ""
+        self._update()
+        return self._said()
 
     def table(self) -> str:
         """Question, guess and result as text."""
@@ -146,80 +133,155 @@ class Predict(Pictured, w.VBox):
         body = join((_question(self.question), said))
         return page.save(path, page.document("Predict", page.card(body), page.NARROW))
 
+    def picture(self) -> str:
+        """Question, choices or numbers, guess and result as SVG, 800 wide."""
+        asked, bold = textwrap.wrap(f"Predict. {self.question}", 88), {"font_weight": 600}
+        parts: list[Markup] = []
+        y = 10.0
+        for line in asked:
+            parts.append(svg.text(20, y := y + 22, line, font_size=17, **bold))
+        for choice in self.choices:
+            mine = choice == self.guess
+            sign, color = self._mark(choice) or ("●" if mine else "○", None)
+            parts.append(svg.text(24, y := y + 26, sign, fill=color, **bold))
+            parts.append(svg.text(46, y, f"{choice}   (your guess)" if mine else choice))
+        for name, bars, height in self._bars():
+            if name:
+                parts.append(svg.text(20, y := y + 24, name, **bold))
+            parts.append(element("g", bars, transform=f"translate(20 {y + 10:g})"))
+            y += 10 + height
+        for line in textwrap.wrap(self._said() or self.table().splitlines()[1].capitalize(), 104):
+            parts.append(svg.text(20, y := y + 24, line, class_="muted"))
+        size = 800, y + 18
+        edge, body = svg.rect(0, 0, 4, size[1], fill=RESULT), element("g", parts, class_="ink")
+        return svg.picture(*size, asked[0], page.paper(*size), edge, body)
+
     def __repr__(self) -> str:
         return f"Predict({self.question!r})"
 
     # --- what is said ---
 
-    def compare(self, result: Outcome) -> str:
-        if self.guess is None:
-            return f"You made no guess. Result: {self._show(result)}."
-        if self.choices:
-            verdict = "right" if self.guess == result else "wrong"
-            return f"You guessed: {self.guess}. You were {verdict}; result: {result}."
-        return f"Your guess: {self._show(self.guess)}. Result: {self._show(result)}."
+    def _said(self) -> str:
+        """Guess, result and note in words; empty before the result."""
+        if self.result is None:
+            return ""
+        guess, result = self.guess, self._show(self.result)
+        if guess is None:
+            said = f"You made no guess. Result: {result}."
+        elif self.choices:
+            said = f"You guessed: {guess}. {self._verdict()}; result: {result}."
+        else:
+            said = f"Your guess: {self._show(guess)}. Result: {result}."
+        return f"{said} {self.note}".strip()
+
+    def _verdict(self) -> str:
+        return f"You were {'right' if self.guess == self.result else 'wrong'}"
 
     def _show(self, value: Outcome) -> str:
         if isinstance(value, Mapping):
-            return ", ".join(f"{name} {self.number(v, name)}" for name, v in value.items())
-        return value if isinstance(value, str) else self.number(value, "")
+            return ", ".join(f"{name} {self._number(v, name)}" for name, v in value.items())
+        return value if isinstance(value, str) else self._number(value, "")
 
-    def number(self, value: float, name: str) -> str:
+    def _number(self, value: float, name: str) -> str:
         digits = f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
         return f"{digits} {self.ranges[name][2] if name in self.ranges else ''}".strip()
 
-    def _verdict(self) -> str:
-        word = "right" if self.guess == self.result else "wrong"
-        return f"You were {word}." if self.guess else "You made no guess."
+    def _mark(self, choice: str) -> tuple[str, str] | None:
+        """The mark of the right choice and of a wrong guess, and its colour."""
+        if choice == self.result:
+            return RIGHT
+        return WRONG if self.result is not None and choice == self.guess else None
 
-    def _choices(self) -> list[Markup]:
+    def _choices(self) -> Iterator[Markup]:
         """All choices: the right one ticked, and the guess named."""
-        rows = []
         for choice in self.choices:
-            right, mine = choice == self.result, choice == self.guess
-            mark, color = RIGHT if right else WRONG if mine else ("", "inherit")
-            said = [element("b", choice) if right else choice]
-            said += [element("i", "  your guess", style=f"color:{color}")] if mine else []
+            mark, color = self._mark(choice) or ("", "inherit")
+            said = [element("b", choice) if choice == self.result else choice]
+            if choice == self.guess:
+                said.append(element("i", "  your guess", style=f"color:{color}"))
             look = f"display:inline-block;width:1.6em;font-weight:700;color:{color}"
-            rows.append(_line("div", element("span", mark, style=look), said, more=";margin:0"))
-        return rows
+            yield _line("div", element("span", mark, style=look), said, more=";margin:0")
+
+    def _bars(self) -> Iterator[tuple[str, list[Markup], float]]:
+        """For each number its name, the bars of guess and result as SVG, and how high they are."""
+        guesses, results = _named(self.guess), _named(self.result)
+        for name, (lowest, highest, _) in self.ranges.items():
+            values = {"guess": guesses.get(name), "result": results.get(name)}
+            known = {label: float(value) for label, value in values.items() if value is not None}
+            finite = list(filter(math.isfinite, known.values()))
+            # bars that begin at zero can be compared by their length
+            low, high = min(0.0, lowest, *finite), max(highest, *finite)
+            stripes = f"{svg.unique_prefix()}guess"
+            line = svg.path("M", 0, 8, "L", 8, 0, stroke="white", stroke_width=2)
+            drawn = [svg.pattern(stripes, GUESS, line)]
+            looks = {"guess": (f"url(#{stripes})", GUESS), "result": (RESULT, RESULT)}
+            for row, (label, value) in enumerate(known.items()):
+                y, (fill, edge) = 4 + 26 * row, looks[label]
+                width = 1 + 300 * (value - low) / (high - low)
+                drawn += [
+                    svg.text(72, y + 15, label, text_anchor="end"),
+                    svg.rect(80, y, 300, 20, opacity=0.12),
+                    svg.rect(80, y, width, 20, fill=fill, stroke=edge),
+                    svg.text(388, y + 15, self._number(value, name)),
+                ]
+            if known:
+                yield name, drawn, 8 + 26 * len(known)
+
+    def _answer(self) -> Markup:
+        """The result in HTML: bars of numbers, and words."""
+        if self.result in self.choices:
+            said = "You made no guess." if self.guess is None else f"{self._verdict()}."
+            return _line("p", f"{said} {self.note}".strip())
+        look = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
+        parts = []
+        for name, bars, height in self._bars():
+            drawn = svg.drawing(640, height, bars, aria_label="guess and result", **look)
+            parts.append(element("div", element("b", name), drawn, style="margin-top:8px"))
+        return join([parts, _line("p", self._said())])
 
     # --- controls ---
 
-    def _slider(self, name: str) -> w.Widget:
-        low, high, _ = self.ranges[name]
-        step = _step(high - low)
-        scale = {"value": low, "min": low, "max": high, "step": step}
-        digits = f",.{max(0, round(-math.log10(step)))}f"
-        labels = {
-            each: f"{each} ({unit})" if each and unit else each or unit
-            for each, (_, _, unit) in self.ranges.items()
-        }
-        room = f"{0.6 * max(map(len, labels.values())) + 1:.1f}em"  # so all begin at one place
-        look = {"layout": w.Layout(width="34em"), "style": {"description_width": room}}
-        slider = w.FloatSlider(description=labels[name], readout_format=digits, **scale, **look)
-        slider.observe(lambda change: self._slide(name, change["owner"]), "value")
-        return slider
+    def _sliders(self) -> dict[str, w.FloatSlider]:
+        """A slider for each number; all begin at one place."""
+        units = {name: unit for name, (_, _, unit) in self.ranges.items()}
+        labels = [
+            f"{name} ({unit})" if name and unit else name or unit for name, unit in units.items()
+        ]
+        room = f"{0.6 * max(map(len, labels), default=0) + 1:.1f}em"
+        sliders = {}
+        for label, (name, (low, high, _)) in zip(labels, self.ranges.items(), strict=True):
+            step = _step(high - low)
+            sliders[name] = w.FloatSlider(
+                **{"description": label, "value": low, "min": low, "max": high, "step": step},
+                readout_format=f",.{max(0, round(-math.log10(step)))}f",
+                layout=w.Layout(width="34em"),
+                style={"description_width": room},
+            )
+            sliders[name].observe(partial(self._slide, name), "value")
+        return sliders
 
-    def _slide(self, name: str, slider: w.Widget) -> None:
+    def _slide(self, name: str, change: dict[str, Any]) -> None:
         """A slider was moved; after the lock, it goes back to the guess."""
         if self.guess is None:
             self._moved.add(name)
         else:
-            slider.value = named(self.guess)[name]
+            change["owner"].value = _named(self.guess)[name]
 
-    def _open(self, asking: bool) -> None:
-        """Whether it asks, or has been answered: what can be moved and pressed."""
+    def _update(self) -> None:
+        """Show guess and result, and enable what can be moved and pressed now."""
+        locked, revealed = self.guess is not None, self.result is not None
+        ticked = revealed and self.result in self.choices
         for one in self.inputs.values():
-            one.disabled = not asking
-            # then a list of all choices takes its place
-            one.layout.display = "none" if self.result in self.choices else None
-        self.ticked.layout.display = None if self.result in self.choices else "none"
-        locked = self.guess is not None
-        self.button.disabled = not asking
-        said = "Lock my guess" if asking else "Locked" if locked else "No guess"
+            one.disabled = locked or revealed
+            one.layout.display = "none" if ticked else None
+        self.ticked.value = join(self._choices()) if ticked else ""
+        self.ticked.layout.display = None if ticked else "none"
+        self.button.disabled = locked or revealed
+        said = "Locked" if locked else "No guess" if revealed else "Lock my guess"
         self.button.description = said
         self.eraser.layout.visibility = "visible" if locked else "hidden"
+        self.answer.value = self._answer() if revealed else ""
+        self.changed()
 
     # --- what is kept beside the notebook ---
 
@@ -232,7 +294,7 @@ class Predict(Pictured, w.VBox):
         return "\n- ".join([self.question, *self.choices, *ranges])
 
     def _keep(self, said: str, otherwise: str) -> None:
-        self.changed()
+        self._update()
         try:
             guesses.keep(self._key, self.guess)
             self.hint.value = said
@@ -247,13 +309,12 @@ class Predict(Pictured, w.VBox):
             lost = f"Guesses locked earlier are lost: {guesses.NAME} cannot be read ({error})."
             self.hint.value = join(lost)
             return
-        values, several = named(guess), isinstance(self.numbers, Mapping)
-        right = isinstance(guess, Mapping) is several and values.keys() == self.inputs.keys()
+        values = _named(guess)
+        right = isinstance(guess, Mapping) is self.several and values.keys() == self.inputs.keys()
         if right and all(map(self._fits, values, values.values())):
             for name, value in values.items():
                 self.inputs[name].value = value
             self.guess = guess
-            self._open(False)
             self.hint.value = "You locked this guess earlier. Now run the experiment."
 
     def _fits(self, name: str, value: Any) -> bool:
@@ -262,6 +323,11 @@ class Predict(Pictured, w.VBox):
             return value in self.choices
         low, high, _ = self.ranges[name]
         return isinstance(value, int | float) and low <= value <= high
+
+
+def _named(value: Any) -> Mapping[str, Any]:
+    """A value for each name; that of a card with one slider has no name."""
+    return value if isinstance(value, Mapping) else {"": value}
 
 
 def _step(span: float) -> float:
