@@ -220,7 +220,6 @@ def stage(
     hosts: int = 2,
     bytes: int | str = "4MiB",
     link: Link | None = None,
-    labels: Sequence[str] = (),
     **options: Any,
 ) -> AllReduceStage:
     """All-reduce algorithms side by side, as in `AllReduceStage`, whose other `options` it takes as
@@ -231,7 +230,7 @@ def stage(
     # importing widgets takes long
     from course_lib.widgets.stage import AllReduceStage
 
-    options |= {"workers": workers, "hosts": hosts, "bytes": bytes, "link": link, "labels": labels}
+    options |= {"workers": workers, "hosts": hosts, "bytes": bytes, "link": link}
     run, cores = functools.partial(compare, repeats=3), hardware.probe().cores
     return AllReduceStage(*algorithms, run=run, cores=cores, **options)
 

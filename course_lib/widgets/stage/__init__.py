@@ -14,18 +14,14 @@ import anywidget
 import traitlets as t
 
 from course_lib import text
-from course_lib.collectives import AlphaBeta, Topology, build, simulate
-from course_lib.collectives.algorithms import Algorithm, find
-from course_lib.errors import SpecError, line_of
-from course_lib.record.trace import Trace
+from course_lib.collectives.algorithms import Algorithm
+from course_lib.errors import SpecError
 from course_lib.spec.fields import Link, parse_bytes
-from course_lib.text import amount, count
+from course_lib.text import count
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.given import hidden, takes
 from course_lib.widgets.kit.saved import Pictured
-from course_lib.widgets.stage import scene
-from course_lib.widgets.stage.scene import Played, Reduced, StagedAlgorithm
-from course_lib.widgets.stage.setting import Setting, alike, held_to
+from course_lib.widgets.stage.scene import PALETTE, Reduced, Setting, alike, held_to, stage
 from course_lib.widgets.stage.still import still_svg
 
 SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
@@ -49,12 +45,11 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
 
     `algorithms`: names, functions `workers -> Schedule` of your own, or results of
     `course_lib.allreduce`, which are played as they were measured. A wrong schedule is played up to
-    the transfer that breaks it, and the stage says why. `labels`: what to call them, if not by
-    their names. `bytes`: what each worker brings. `link`: the link of each host, in the simulation
-    and in a real run. Sliders change workers, hosts, bytes and links; each change is simulated
-    anew. `run`: the function that carries algorithms out when the button is pressed, on a machine
-    with so many `cores`. `hide` names figures that have not been explained yet: "busiest link",
-    "bus bandwidth".
+    the transfer that breaks it, and the stage says why. `bytes`: what each worker brings. `link`:
+    the link of each host, in the simulation and in a real run. Sliders change workers, hosts, bytes
+    and links; each change is simulated anew. `run`: the function that carries algorithms out when
+    the button is pressed, on a machine with so many `cores`. `hide` names figures that have not
+    been explained yet: "busiest link", "bus bandwidth".
 
     `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
     can be set from a cell, too. Raises SpecError for impossible settings.
@@ -76,11 +71,9 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
     @takes(
         "names of algorithms, functions, or results of allreduce, and settings by name: "
         'AllReduceStage("ring", "tree", workers=8, link=Link(mbit=200))',
-        lambda algorithms, workers, hosts, bytes, topology, link, labels, run, cores, hide: (
+        lambda algorithms, workers, hosts, bytes, link, run, cores, hide: (
             all(isinstance(a, str) or callable(a) or hasattr(a, "schedule") for a in algorithms)
-            and isinstance(topology, Topology)
             and isinstance(link, Link | None)
-            and isinstance(labels, list | tuple)
             and (run is None or callable(run))
             and isinstance(cores, int)
         ),
@@ -91,32 +84,19 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         workers: int = 8,
         hosts: int = 2,
         bytes: int | str = "4MiB",
-        topology: Topology = Topology(),  # noqa: B008  # frozen
         link: Link | None = None,
-        labels: Sequence[str] = (),
         run: Carry | None = None,
         cores: int = 0,
         hide: Sequence[str] = (),
     ) -> None:
         self.hidden = hidden(hide, HIDEABLE)
         self.algorithms = algorithms or ("ring", "hierarchical")
-        self.labels = tuple(labels) or ("",) * len(self.algorithms)
-        if len(self.labels) != len(self.algorithms):
-            raise SpecError("labels", labels, f"{len(self.algorithms)}, one for each algorithm")
         done = [a for a in self.algorithms if not isinstance(a, str) and not callable(a)]
+        self.run, self.cores, self.past = run, cores, PAST if done else ""
         if done:
             workers, hosts, bytes, link = alike(done)
-        inter = topology.inter
-        if link:  # what it leaves open stays as the topology has it
-            link.check_lossless()
-            inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
-        self.run, self.cores, self.past = run, cores, PAST if done else ""
-        self.base = replace(topology, inter=inter)
-        paths = topology.intra, inter
-        inside, between = (1 / path.beta if path.beta else math.inf for path in paths)
-        held = held_to(link) if done else ""
-        size = parse_bytes(bytes)
-        self._show(Setting(workers, hosts, size, inside, between, inter.delay, held))
+        setting = Setting.of(workers, hosts, parse_bytes(bytes), link)
+        self._show(replace(setting, held=held_to(link) if done else ""))
         settings, runnable = self.scene["settings"], run is not None and not done
         on = "measured" if done else "rounds"
         super().__init__(settings=settings, runnable=runnable, clock=on)
@@ -223,17 +203,13 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
 
         In the scene, `fixed` says why the setting cannot be changed; "" if it can.
         """
-        done, topology = done or (None,) * len(self.algorithms), setting.topology(self.base)
-        self.staged = [
-            stage(a, label, setting, topology, d)
-            for a, label, d in zip(self.algorithms, self.labels, done, strict=True)
-        ]
-        self.setting = setting
+        pairs = zip(self.algorithms, done or (None,) * len(self.algorithms), strict=True)
+        self.staged, self.setting = [stage(a, setting, d) for a, d in pairs], setting
         self.scene = {
             "panels": [one.panel(setting.bytes) for one in self.staged],
             "settings": asdict(setting),
             "words": {clock: setting.words(clock) for clock in CLOCKS},
-            "palette": list(scene.PALETTE),
+            "palette": list(PALETTE),
             "hidden": list(self.hidden),
             "fixed": self.past,
         }
@@ -254,37 +230,3 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
                 self.status = self.crowded
             else:
                 self.carry_out()
-
-
-def stage(
-    algorithm: str | Algorithm | Reduced,
-    label: str,
-    setting: Setting,
-    topology: Topology,
-    done: Reduced | None = None,
-) -> StagedAlgorithm:
-    """Build, verify and simulate an algorithm, unless it was carried out already. What a learner's
-    function raises becomes the `error`.
-    """
-    if isinstance(algorithm, str) or callable(algorithm):
-        function = find(algorithm)
-        name = getattr(function, "__name__", "").replace("<lambda>", "")
-        try:
-            schedule = done.schedule if done else build(function, setting.workers, setting.hosts)
-            played = Played.of(schedule)
-        except Exception as error:  # whatever a learner's function raises is the answer
-            words = str(error)
-            if not isinstance(error, SpecError):
-                words = f"{name or 'the function'} raises {type(error).__name__}: {error}"
-                words += line_of(error, function)
-            return StagedAlgorithm(label or name or "your function", None, {}, words)
-    else:
-        done, played, name = algorithm, Played.of(algorithm.schedule), ""
-    model = simulate(played.schedule, setting.bytes, topology, itemsize=scene.ITEMSIZE, trace=True)
-    moments = model.trace or Trace()
-    clocks = {"simulated": scene.clock(played, moments, setting.bytes, "simulated")}
-    if done:
-        which = "simulated" if done.reality == "simulated" else "measured"
-        took = None if played.breaks else done.seconds
-        clocks[which] = scene.clock(played, done.trace, done.bytes, done.reality, took)
-    return StagedAlgorithm(label or name or played.schedule.name, played, clocks)

@@ -1,11 +1,12 @@
-"""What the stage draws of a schedule: its transfers as flat arrays, when each began and ended, and
-where a wrong schedule breaks.
+"""Describe what the stage is set to and what it draws of a schedule: its transfers as flat arrays,
+when each began and ended, and where a wrong schedule breaks.
 
 The scripts in this folder decide where all that stands on the screen.
 """
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -14,14 +15,25 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike
 
-from course_lib.collectives import Problem, Round, Schedule, State, Transfer, cost, verify
+from course_lib.collectives import (
+    Problem,
+    Round,
+    Schedule,
+    State,
+    Transfer,
+    build,
+    simulate,
+    verify,
+)
+from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.collectives.contributions import goal, sound, whole
-from course_lib.collectives.cost import bus_bandwidth
-from course_lib.errors import SpecError
+from course_lib.collectives.cost import bus_bandwidth, cost
+from course_lib.collectives.model import AlphaBeta, Topology
+from course_lib.errors import SpecError, line_of
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.spec.fields import Link
-from course_lib.text import amount
+from course_lib.text import amount, count
 from course_lib.widgets.kit.palette import WORKER
 
 # Workers in order get cool colours in the first half and warm ones in the second, so that two hosts
@@ -68,6 +80,11 @@ class Break:
     cell: tuple[int, int] | None
     text: str
 
+    @property
+    def seen(self) -> bool:
+        """True if there is a place to point at; then the picture stops there."""
+        return self.transfer is not None or self.cell is not None
+
 
 @dataclass(frozen=True)
 class Played:
@@ -85,8 +102,8 @@ class Played:
     @classmethod
     def of(cls, schedule: Schedule) -> Played:
         """Verify a schedule. Raises SpecError if it is too large to be looked at."""
-        count = sum(map(len, schedule.rounds))
-        sizes = (schedule.workers, schedule.ranks, schedule.chunks, count)
+        transfers = sum(map(len, schedule.rounds))
+        sizes = (schedule.workers, schedule.ranks, schedule.chunks, transfers)
         for (name, most), size in zip(LIMITS.items(), sizes, strict=True):
             if size > most:
                 raise SpecError(name, size, f"the stage shows {most} at most")
@@ -98,14 +115,14 @@ class Played:
         end = problem.round + 1 if blamed else length
         kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:end]]
         played = replace(schedule, rounds=kept)
-        transfers = _numbered(played)
-        return cls(played, transfers, _break(schedule, problem, transfers), length)
+        numbered = _numbered(played)
+        return cls(played, numbered, _break(schedule, problem, numbered), length)
 
     @property
     def sound(self) -> int:
         """The rounds before the one in which it breaks; all, if nothing can be pointed at."""
         b = self.breaks
-        return b.round if b and (b.transfer is not None or b.cell) else len(self.schedule.rounds)
+        return b.round if b and b.seen else len(self.schedule.rounds)
 
 
 @dataclass(frozen=True)
@@ -155,8 +172,19 @@ class StagedAlgorithm:
             "wants": _bits(wants),
             "whole": [whole(schedule, c) for c in chunks],
             "clocks": self.clocks,
-            "stop": _stop(self.played, self.clocks),
+            "stop": self._stop(self.played.breaks),
         }
+
+    def _stop(self, b: Break | None) -> dict[str, Any] | None:
+        """The break, with the moment on each clock `at` which the picture stops: in the middle of
+        the transfer to blame, or else after the rounds before it; nowhere if a transfer is missing.
+        """
+        if b is None:
+            return None
+        moments = {"rounds": b.round + MIDDLE} | {
+            name: c["stop"] for name, c in self.clocks.items()
+        }
+        return asdict(b) | {"at": moments if b.seen else {}}
 
     @property
     def problem(self) -> str:
@@ -197,14 +225,13 @@ def clock(
     `times`: when each transfer began, then when each ended, as uint16 from 0, the first beginning,
     to 65535, the last end. `seconds`: the time of the whole; that is what it `took`, if that is
     given, as of several calls not the quickest is traced. `bus`: the bus bandwidth in bytes a
-    second. If the trace holds several calls, the first is taken. Raises SpecError if a transfer is
-    not in the trace.
+    second. `stop`: the second in which a wrong schedule breaks. If the trace holds several calls,
+    the first is taken. Raises SpecError if a transfer is not in the trace.
     """
     messages: dict[tuple[int, str, str, int], deque[Message]] = defaultdict(deque)
     for m in trace.all(Message):
         messages[m.round, m.src, m.dst, m.chunk].append(m)
-    task = played.schedule.task
-    found = []
+    task, found = played.schedule.task, []
     for number, t in played.transfers:
         queue = messages[number, task(t.src), task(t.dst), t.chunk]
         if not queue:
@@ -214,12 +241,19 @@ def clock(
     times = np.array([[m.start for m in found], [m.end for m in found]])
     times -= times.min(initial=np.inf) if found else 0.0
     traced = float(times.max(initial=0.0))
-    seconds = traced if took is None else took
+    shares, seconds = times / (traced or 1.0), traced if took is None else took
+    stop, b = 0.0, played.breaks
+    if b and b.transfer is not None:
+        stop = float(shares[:, b.transfer].mean())
+    elif b:
+        before = [number < b.round for number, _ in played.transfers]
+        stop = float(shares[1, before].max(initial=0.0))
     return {
-        "times": np.rint(times * (FINEST / traced if traced else 0)).astype(np.uint16).tobytes(),
+        "times": np.rint(shares * FINEST).astype(np.uint16).tobytes(),
         "seconds": seconds,
         "bus": bus_bandwidth(nbytes, seconds, played.schedule.workers, played.schedule.kind),
         "reality": reality,
+        "stop": stop * seconds,
     }
 
 
@@ -239,22 +273,120 @@ def _break(schedule: Schedule, problem: Problem, played: Sequence[tuple[int, Tra
     return Break(problem.round, number, cell, problem.text)
 
 
-def _stop(played: Played, clocks: dict[str, dict[str, Any]]) -> dict[str, Any] | None:
-    """The break, with the moment on each clock `at` which the picture stops: in the middle of the
-    transfer to blame, or else after the rounds before it; nowhere if a transfer is missing.
+@dataclass(frozen=True)
+class Setting:
+    """How many workers on how many hosts, the bytes that each brings, the bytes a second of a link
+    `inside` a host and `between` hosts, and of the latter the seconds of `delay` and those for each
+    message (`alpha`).
+
+    `held`: what the links were really held to in a run with real processes, in words.
     """
-    b = played.breaks
-    if b is None:
-        return None
-    at: dict[str, float] = {}
-    if b.transfer is not None or b.cell is not None:
-        at["rounds"] = b.round + MIDDLE
-        before = [number < b.round for number, _ in played.transfers]
-        for name, clock in clocks.items():
-            times = np.frombuffer(clock["times"], dtype=np.uint16).reshape(2, -1)
-            start, end = times * (clock["seconds"] / FINEST)
-            if b.transfer is None:
-                at[name] = float(end[before].max(initial=0.0))
-            else:
-                at[name] = float(start[b.transfer] + end[b.transfer]) / 2
-    return asdict(b) | {"at": at}
+
+    workers: int
+    hosts: int
+    bytes: int
+    inside: float
+    between: float
+    delay: float = 0.0
+    alpha: float = 0.0
+    held: str = ""
+
+    def __post_init__(self) -> None:
+        for name, most in (("workers", LIMITS["workers"]), ("hosts", self.workers)):
+            if not isinstance(value := getattr(self, name), int) or not 1 <= value <= most:
+                raise SpecError(name, value, f"a whole number from 1 to {most}")
+        for name in ("inside", "between"):
+            if not 0 < getattr(self, name) < math.inf:
+                raise SpecError(name, getattr(self, name), "bytes a second, above 0, not infinite")
+
+    @classmethod
+    def of(cls, workers: int, hosts: int, nbytes: int, link: Link | None) -> Setting:
+        """The setting with usual links; between hosts with `link`, as far as it says how fast."""
+        usual = Topology()
+        inter = usual.inter
+        if link:
+            link.check_lossless()
+            inter = AlphaBeta(0.0, 1 / link.bytes_per_second or inter.beta, link.delay)
+        speeds = 1 / usual.intra.beta, 1 / inter.beta
+        return cls(workers, hosts, nbytes, *speeds, inter.delay, inter.alpha)
+
+    @property
+    def topology(self) -> Topology:
+        """The model of these links."""
+        inter = AlphaBeta(self.alpha, 1 / self.between, self.delay)
+        return Topology(replace(Topology().intra, beta=1 / self.inside), inter)
+
+    @property
+    def link(self) -> Link | None:
+        """The link of each host, to be imposed on real processes."""
+        real = Link(mbit=self.between * 8e-6, delay_ms=1000 * self.delay)
+        return real if self.hosts > 1 else None
+
+    def words(self, clock: str) -> dict[str, str]:
+        """What stands at hosts and links, and the whole setting in a sentence."""
+        inside, between = in_words(self.inside), in_words(self.between, self.delay)
+        where = f"{count(self.workers, 'worker')} on {count(self.hosts, 'host')}"
+        about = f"{where}, {amount(self.bytes)} each"
+        if clock == "measured":
+            held = f", links between hosts held to {self.held}" if self.held else ""
+            about += f"; real processes on this machine{held}."
+            return {"inside": "shared memory", "between": self.held or "TCP", "about": about}
+        links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
+        return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
+
+
+def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
+    """Workers, hosts, bytes and link of all-reduces that were carried out.
+
+    Raises SpecError if they do not go together.
+    """
+    found = {(d.schedule.workers, len(set(d.schedule.hosts)), d.bytes, d.link) for d in done}
+    if len(found) > 1:
+        allowed = "all-reduces with the same workers, hosts, bytes and links"
+        raise SpecError("algorithms", [f[:3] for f in found], allowed)
+    return found.pop()
+
+
+def in_words(rate: float, delay: float = 0.0) -> str:
+    """The speed (bytes a second) and the delay (seconds) of a link, as far as it has them:
+    "10 Mbit/s and 5 ms".
+    """
+    mbit, late = round(8 * rate / 1e6, 3), f"{1000 * delay:g} ms"
+    if mbit == math.inf:
+        return f"a delay of {late}" if delay else ""
+    speed = f"{mbit / 1e3:g} Gbit/s" if mbit >= 1e3 else f"{mbit:g} Mbit/s"
+    return f"{speed} and {late}" if delay else speed
+
+
+def held_to(link: Link | None) -> str:
+    return in_words(link.bytes_per_second, link.delay) if link else ""
+
+
+def stage(
+    algorithm: str | Algorithm | Reduced, setting: Setting, done: Reduced | None = None
+) -> StagedAlgorithm:
+    """Build, verify and simulate an algorithm, unless it was carried out already. What a learner's
+    function raises becomes the `error`.
+    """
+    if isinstance(algorithm, str) or callable(algorithm):
+        function = find(algorithm)
+        name = getattr(function, "__name__", "").replace("<lambda>", "")
+        try:
+            schedule = done.schedule if done else build(function, setting.workers, setting.hosts)
+            played = Played.of(schedule)
+        except Exception as error:  # whatever a learner's function raises is the answer
+            words = str(error)
+            if not isinstance(error, SpecError):
+                words = f"{name or 'the function'} raises {type(error).__name__}: {error}"
+                words += line_of(error, function)
+            return StagedAlgorithm(name or "your function", None, {}, words)
+    else:
+        done, played, name = algorithm, Played.of(algorithm.schedule), ""
+    nbytes, topology = setting.bytes, setting.topology
+    model = simulate(played.schedule, nbytes, topology, itemsize=ITEMSIZE, trace=True)
+    clocks = {"simulated": clock(played, model.trace or Trace(), nbytes, "simulated")}
+    if done:
+        which = "simulated" if done.reality == "simulated" else "measured"
+        took = None if played.breaks else done.seconds
+        clocks[which] = clock(played, done.trace, done.bytes, done.reality, took)
+    return StagedAlgorithm(name or played.schedule.name, played, clocks)
