@@ -18,7 +18,7 @@ from course_lib.errors import SpecError
 from course_lib.record import frames
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.widgets.board import pictures
-from course_lib.widgets.board.plots import NAMES, NOTHING, runs
+from course_lib.widgets.board.lanes import NAMES, NOTHING, runs
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import page

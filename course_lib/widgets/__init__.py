@@ -6,8 +6,8 @@ from course_lib.notebook import lazy
 
 if TYPE_CHECKING:  # these are public names, for `lazy` as well
     from course_lib.record.saved import SavedRun as SavedRun
-    from course_lib.widgets.board.board import RaceBoard as RaceBoard
-    from course_lib.widgets.board.board import TrainingBoard as TrainingBoard
+    from course_lib.widgets.board import RaceBoard as RaceBoard
+    from course_lib.widgets.board import TrainingBoard as TrainingBoard
     from course_lib.widgets.stage import AllReduceStage as AllReduceStage
     from course_lib.widgets.timeline import Timeline as Timeline
 

@@ -28,7 +28,7 @@ from course_lib import machine_card, start, strategy_table
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
-from course_lib.widgets.board.board import RaceBoard, TrainingBoard
+from course_lib.widgets.board import RaceBoard, TrainingBoard
 from course_lib.widgets.cards.predict import Predict
 from course_lib.widgets.kit.page import Card
 from course_lib.widgets.timeline import Timeline

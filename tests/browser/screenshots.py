@@ -26,14 +26,14 @@ shown = AllReduceStage("ring", "hierarchical")
 shown""",
     "training_board": f"""
 from course_lib import start
-from course_lib.widgets.board.board import TrainingBoard
+from course_lib.widgets.board import TrainingBoard
 {RUN.format(steps=120)}
 shown = TrainingBoard(run.wait())
 shown""",
     "training_board_faults": """
 from course_lib import start
 from course_lib.errors import TaskFailed
-from course_lib.widgets.board.board import TrainingBoard
+from course_lib.widgets.board import TrainingBoard
 run = start("multi_worker_mirrored", framework="torch", workers=4, steps=120, device_ms=20,
             faults=["slow worker:3=4 at step 20 for 500ms", "pause worker:1 at step 60 for 400ms",
                     "jitter worker:0=exponential:20ms at step 103",
@@ -46,7 +46,7 @@ shown = TrainingBoard(run)
 shown""",
     "race_board": """
 from course_lib import race
-from course_lib.widgets.board.board import RaceBoard
+from course_lib.widgets.board import RaceBoard
 entrants = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=4,
                 steps=80, device_ms=30, slow={"worker:3": 4})
 shown = RaceBoard(entrants.wait())

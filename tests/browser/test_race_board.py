@@ -15,7 +15,7 @@ from tests.helpers import until
 
 CELL = """
 from course_lib import race
-from course_lib.widgets.board.board import RaceBoard
+from course_lib.widgets.board import RaceBoard
 both = race("multi_worker_mirrored", "parameter_server", framework="torch", workers=3,
             steps=100000, device_ms=40)
 board = RaceBoard(both)

@@ -10,7 +10,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
-from course_lib.widgets.board.plots import NAMES, NOTHING, TimeWindow, lanes
+from course_lib.widgets.board.lanes import NAMES, NOTHING, TimeWindow, lanes
 from course_lib.widgets.timeline.still import lanes_svg
 
 Span = tuple[str, float, float]

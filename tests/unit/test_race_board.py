@@ -32,20 +32,9 @@ from course_lib.record.standstill import STEPLESS, Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
-from course_lib.widgets.board import chart_svg, pictures
-from course_lib.widgets.board.board import RaceBoard, TrainingBoard
-from course_lib.widgets.board.charts import Charts
-from course_lib.widgets.board.plots import (
-    COLUMNS,
-    NAMES,
-    NOTHING,
-    POINTS,
-    Panel,
-    TimeWindow,
-    lanes,
-    runs,
-    throughput,
-)
+from course_lib.widgets.board import RaceBoard, TrainingBoard, pictures
+from course_lib.widgets.board.charts import POINTS, Charts, Panel, chart, throughput
+from course_lib.widgets.board.lanes import COLUMNS, NAMES, NOTHING, TimeWindow, lanes, runs
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import svg
 from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
@@ -1053,8 +1042,8 @@ def test_words_of_marks_stand_above_the_lines() -> None:
     panel = Panel(
         "loss", "seconds", "loss", [(np.arange(3.0), np.ones(3))], marks=[(1, "slow", "")]
     )
-    bare = chart_svg.chart(replace(panel, marks=()), 0, 0, 300, 200)
-    marked = chart_svg.chart(panel, 0, 0, 300, 200)
+    bare = chart(replace(panel, marks=()), 0, 0, 300, 200)
+    marked = chart(panel, 0, 0, 300, 200)
 
     def top(drawn: str) -> float:
         return float(
@@ -1068,7 +1057,7 @@ def test_words_of_marks_stand_above_the_lines() -> None:
 def test_words_of_marks_stand_apart_within_the_chart_and_those_without_room_are_counted() -> None:
     marks = [(1 + 0.001 * n, f"word {n}", "") for n in range(7)]
     panel = Panel("", "seconds", "", [(np.arange(2.0), np.ones(2))], marks=marks)
-    drawn = chart_svg.chart(panel, 0, 0, 300, 200)
+    drawn = chart(panel, 0, 0, 300, 200)
     shown = re.findall(r'x="([\d.]+)" y="([\d.]+)"[^>]*>(word \d[ +\d]*)<', drawn)
     assert [word for _, _, word in shown] == ["word 0", "word 1", "word 2", "word 3 +3"]
     assert len({y for _, y, _ in shown}) == 4, "each in a row of its own"

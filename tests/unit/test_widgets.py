@@ -17,7 +17,7 @@ from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import AllReduceStage, Predict, TrainingBoard
-from course_lib.widgets.board.plots import NAMES
+from course_lib.widgets.board.lanes import NAMES
 from course_lib.widgets.kit import saved, svg
 from course_lib.widgets.timeline.still import lanes_svg
 from tests.made_up import EVENTS

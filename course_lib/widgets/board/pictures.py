@@ -8,13 +8,12 @@ import textwrap
 import numpy as np
 
 from course_lib.record.digest import Digest
-from course_lib.widgets.board import plots
-from course_lib.widgets.board.chart_svg import chart, event
-from course_lib.widgets.board.plots import COLUMNS, LETTER, NAMES, Lane, TimeWindow
+from course_lib.widgets.board.charts import chart, stem
+from course_lib.widgets.board.lanes import COLUMNS, LETTER, Lane, TimeWindow, bars
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
 from course_lib.widgets.kit.glossary import TERMS
-from course_lib.widgets.kit.palette import SHADE, THIN, entrant
+from course_lib.widgets.kit.palette import SHADE, entrant
 
 WIDTH, GAP, LANE = 1200, 32, 26  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
@@ -113,17 +112,10 @@ def _turned(at: float, word: str) -> bool:
 
 def _axis(window: TimeWindow) -> Markup:
     """Seconds on the same clock as the charts."""
-    ticks = [(share, words) for share, words in _ticks(window) if 0.03 < share < 0.94]
+    ticks = [(share, words) for share, words in window.ticks() if 0.03 < share < 0.94]
     marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
     shown = element("span", f"in {window.span:g} s")
     return element("div", marks, shown, class_="lk-axis")
-
-
-def _ticks(window: TimeWindow) -> list[tuple[float, str]]:
-    """The marks of a time axis: at which share of the window, and the seconds there."""
-    begin, end = window.begin - window.zero, window.end - window.zero
-    ticks = [at for at in svg.ticks(begin, end, 4) if at >= 0]  # before 0 nothing runs
-    return [((at - begin) / window.span, f"{at:.4g} s") for at in ticks]
 
 
 def _staleness(digest: Digest, number: int) -> Inside:
@@ -217,42 +209,14 @@ def _side(
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         for at, word in lane.events:
-            place = left + at * across, top
-            parts.append(event(place, LANE - 4, word, 15, _turned(at, word)))
+            place, turned = left + at * across, _turned(at, word)
+            look = {"class_": "ink halo", "font_size": 12, "text_anchor": "end" if turned else None}
+            parts.append(stem(place, top, LANE - 4))
+            parts.append(svg.text(place - 4 if turned else place + 4, top + 15, word, **look))
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
-    for share, words in _ticks(window):
+    for share, words in window.ticks():
         parts.append(svg.text(left + share * across, top + 14, words, **axis))
     shown = f"in {window.span:g} s"
     parts.append(svg.text(left + across + 8, top + 14, shown, class_="muted", font_size=13))
     return join(parts), top + 34
-
-
-def bars(lane: Lane, box: tuple[float, float, float, float], prefix: str) -> list[Markup]:
-    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height). What is
-    hidden is a thin bar at the bottom of the lane.
-    """
-    x, y, width, height = box
-    unit = width / len(lane.cells)
-    boxes: dict[int, list[str]] = {}
-    for cells, part in ((lane.cells, 1.0), (lane.hidden, THIN)):
-        top, down = y + (1 - part) * height, part * height
-        for first, last, what in plots.runs(cells):
-            across = f"{(last - first) * unit:.4g}"
-            box_path = f"M{x + first * unit:.5g} {top:g}h{across}v{down:g}h-{across}z"
-            boxes.setdefault(what, []).append(box_path)
-    fills = [svg.path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
-    return [*fills, *_bracket(lane.unsure, box)]
-
-
-def _bracket(unsure: float, box: tuple[float, float, float, float]) -> list[Markup]:
-    """At the end of a lane, how far its times may be off; nothing if that is less than a column."""
-    x, y, width, height = box
-    if unsure * COLUMNS < 1:
-        return []
-    right, across, end = x + width - 1, f"h-{unsure * width:.5g}", f"v{height - 8:g}"
-    shape = f"M{right:g} {y + 4:g}{end}M{right:g} {y + height / 2:g}{across}"
-    ends = f"{shape}m0 {4 - height / 2:g}{end}"
-    looks = {"#ffffff": 4, "#14171c": 1.5}  # to be seen on every colour
-    still = {"fill": "none", "vector_effect": "non-scaling-stroke"}
-    return [svg.path(ends, stroke=color, stroke_width=w, **still) for color, w in looks.items()]

@@ -11,8 +11,9 @@ from typing import Any, Protocol
 from course_lib.record import measures
 from course_lib.record.curves import EMPTY, LEVEL, Goal, in_seconds, outcome
 from course_lib.text import round_up
-from course_lib.widgets.board import plots
-from course_lib.widgets.board.plots import Lane, Panel, TimeWindow
+from course_lib.widgets.board import lanes
+from course_lib.widgets.board.charts import Panel, progress, throughput
+from course_lib.widgets.board.lanes import Lane, TimeWindow
 from course_lib.widgets.board.side import Side, Watched
 
 # what a lesson may not have explained yet
@@ -44,7 +45,7 @@ class View:
     def __init__(self, runs: Mapping[str, Watched], race: Raced | None = None) -> None:
         self.sides = [Side(label, run) for label, run in runs.items()]
         self.race, self.fairness, self.logarithmic = race, "", False
-        self._looked, self._span, self._drawn = False, plots.span_for([]), set[int]()
+        self._looked, self._span, self._drawn = False, lanes.span_for([]), set[int]()
         targets = {"accuracy": race.target_accuracy, "loss": race.target_loss} if race else {}
         goals = [Goal(what, value) for what, value in targets.items() if value is not None]
         self.given = goals[0] if goals else None
@@ -65,14 +66,14 @@ class View:
                 fairness = comparison.fairness
                 self.fairness = " ".join(filter(None, (fairness.why, fairness.advice)))
         active = [side for side in self.sides if side.active]
-        self._span = plots.span_for([s.digest for s in active or self.sides], self._span)
+        self._span = lanes.span_for([s.digest for s in active or self.sides], self._span)
         for seconds in (side.still.seconds for side in active if side.still):
             self._span = max(self._span, round_up(min(1.3 * seconds, LONGEST)))
         return news
 
     def names(self) -> list[str]:
         """The phases and fates that its lanes have shown so far, for the legend."""
-        return [name for what, name in enumerate(plots.NAMES) if what in self._drawn]
+        return [name for what, name in enumerate(lanes.NAMES) if what in self._drawn]
 
     @property
     def over(self) -> bool:
@@ -95,11 +96,11 @@ class View:
         axes, found = ("seconds", "examples")[: 1 if len(names) > 1 else 2], list[Panel]()
         for name in names or ["loss"]:
             curves = [side.digest.by_name.get(name, EMPTY) for side in self.sides]
-            found += [plots.progress(name, over, curves, self.goal) for over in axes]
+            found += [progress(name, over, curves, self.goal) for over in axes]
         if any(side.spec.evaluate_every for side in self.sides):
             accuracies = [side.digest.accuracies for side in self.sides]
-            found.append(plots.progress("accuracy", "seconds", accuracies, self.goal))
-        found.append(plots.throughput(losses, [side.still_since() for side in self.sides]))
+            found.append(progress("accuracy", "seconds", accuracies, self.goal))
+        found.append(throughput(losses, [side.still_since() for side in self.sides]))
         found = [replace(panel, marks=self._marks(panel.x)) for panel in found]
         now = max(panel.wide for panel in found if panel.x == "seconds")
         yet = "" if self.over else " yet"
@@ -130,7 +131,7 @@ class View:
         end, zero = side.edge(), side.digest.zero
         window = TimeWindow(end - self._span, end, zero if zero < end else 0.0)
         going_on = side.pulse.going_on if side.pulse else ()
-        found = plots.lanes(side.digest, window, columns, going_on)
+        found = lanes.lanes(side.digest, window, columns, going_on)
         for lane in found:
             self._drawn.update(lane.cells.tolist(), lane.hidden.tolist())
         return window, found

@@ -1,118 +1,26 @@
-"""What a board plots, as plain data: panels of curves, and lanes of what each task did lately.
+"""Lanes: what each task of a run did lately, as plain data and as SVG.
 
-`charts` draws the panels in a page, `pictures` as SVG. Lanes are cut into columns of
-equal time, so that they cost the same however fast a cluster steps; `pictures` draws them as SVG,
-`lockstep watch` as characters.
+Lanes are cut into columns of equal time, so that they cost the same however fast a cluster steps.
+Boards draw them as SVG, `lockstep watch` as characters.
 """
 
 import itertools
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 
 from course_lib.record import measures
-from course_lib.record.curves import WINDOW, Curve, Goal
 from course_lib.record.digest import Digest
 from course_lib.record.events import OWN, Phase
 from course_lib.record.marks import marks
 from course_lib.record.standstill import SILENT
 from course_lib.text import round_up
-from course_lib.widgets.kit.palette import FATE
+from course_lib.widgets.kit import Markup, svg
+from course_lib.widgets.kit.palette import FATE, THIN
 
-POINTS = 300  # at most, in a line: a panel is hardly wider
-BIN = 0.25  # seconds over which a rate is taken, at least
-
-
-@dataclass(frozen=True)
-class Panel:
-    """A chart: its title, what its axes count, one line (x, y) an entrant, and a `target` across
-    it, if there is one.
-
-    `reached`: where each entrant reached the target, None if it did not. `marks`: what was done to
-    tasks and hosts: where on the x axis, a word, and a sentence with whom and when. `until`: where
-    the x axis ends at least. `log`: whether the y axis is logarithmic; None if it never is.
-    `empty`: what stands in place of axes where there is no line.
-    """
-
-    title: str
-    x: str
-    y: str
-    lines: Sequence[tuple[np.ndarray, np.ndarray]]
-    target: float | None = None
-    reached: Sequence[tuple[float, float] | None] = ()
-    marks: Sequence[tuple[float, str, str]] = ()
-    until: float = 0.0
-    log: bool | None = None
-    empty: str = ""
-
-    @property
-    def wide(self) -> float:
-        """Where the x axis ends."""
-        ends = [float(x[-1]) for x, _ in self.lines if len(x)]
-        return max([self.until, *ends, *(at for at, _, _ in self.marks)]) or 1.0
-
-    def y_axis(self, log: bool) -> tuple[float, float]:
-        """Where the y axis begins and ends, if it is logarithmic or not."""
-        known = np.concatenate([y for _, y in self.lines] + [np.array([self.target or 0.0])])
-        known = known[np.isfinite(known) & ((known > 0) | (not log))]
-        if not known.any():
-            return (0.1, 1.0) if log else (0.0, 1.0)
-        low, high = float(known.min()), float(known.max())
-        return (low / 1.15, high * 1.15) if log else (min(0.0, low) * 1.06, max(0.0, high) * 1.06)
-
-
-def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
-    """The curves of all entrants: a loss or the accuracy (`what`) over `seconds` or `examples`
-    (`over`), with the goal if it is one of that kind.
-    """
-    loss = what.endswith("loss")
-    unit = f"{what}, mean of {WINDOW} batches" if loss else what
-    lines = [(getattr(c, over), c.means) for c in (curve.thinned(POINTS) for curve in curves)]
-    title = what if what.endswith(" loss") else f"{what} over {over}"  # a short one beside a name
-    panel = Panel(title, over, unit, lines, log=False if loss else None)
-    if goal is None or goal.what != what:
-        return panel
-    axis = ("seconds", "examples").index(over)
-    reached = [(r[axis], goal.value) if (r := goal.reached(c)) else None for c in curves]
-    return replace(panel, target=goal.value, reached=reached)
-
-
-def throughput(curves: Sequence[Curve], still: Sequence[tuple[float, float] | None]) -> Panel:
-    """The rates of all entrants over time. `still`: since when, and until now, one has stood still,
-    None if it moves.
-    """
-    lines = []
-    for curve, time in zip(curves, still, strict=True):
-        xs, ys = _rates(curve)
-        if time and len(xs):
-            since = max(time[0], float(xs[-1]))
-            xs, ys = np.append(xs, [since, max(since, time[1])]), np.append(ys, [0.0, 0.0])
-        lines.append((xs, ys))
-    return Panel("examples a second", "seconds", "examples/s", lines)
-
-
-def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
-    """Throughput over time: (seconds, examples a second), each a mean over the time since the one
-    before.
-    """
-    first = np.searchsorted(curve.seconds, 0.0, side="right")
-    seconds, examples = curve.seconds[first:], curve.examples[first:]
-    if len(seconds) < 3:
-        return np.zeros(0), np.zeros(0)
-    whole = seconds[-1] - seconds[0]
-    # four records in a bin, but two bins at least: one point is no line
-    width = min(max(BIN, 4 * whole / len(seconds), whole / 60), whole / 2)
-    edges = seconds[0] + width * np.arange(math.floor(whole / width + 1e-6) + 1)
-    return edges[1:], np.diff(np.interp(edges, seconds, examples)) / width
-
-
-ROWS, ROW = 4, 13  # in which the words of neighbours stand, and the height of one
 LETTER = 0.015  # of a word in a lane, as a share of a narrow lane's width
-
-
 COLUMNS = 600
 NAMES = (*measures.SHOWN, "hidden", "checkpoint", OWN, *FATE)
 STEPS = 8  # of the slowest worker, that should fit into a lane
@@ -164,6 +72,12 @@ class TimeWindow(NamedTuple):
     @property
     def span(self) -> float:
         return self.end - self.begin
+
+    def ticks(self) -> list[tuple[float, str]]:
+        """The marks of a time axis: at which share of the window, and the seconds there."""
+        begin, end = self.begin - self.zero, self.end - self.zero
+        ticks = [at for at in svg.ticks(begin, end, 4) if at >= 0]  # before 0 nothing runs
+        return [((at - begin) / self.span, f"{at:.4g} s") for at in ticks]
 
 
 def span_for(digests: Iterable[Digest], now: float = 0.0) -> float:
@@ -252,3 +166,33 @@ def runs(cells: np.ndarray) -> list[tuple[int, int, int]]:
     edges = [0, *(np.flatnonzero(np.diff(cells)) + 1).tolist(), len(cells)]
     pairs = [(a, b) for a, b in itertools.pairwise(edges) if a < b]
     return [(a, b, int(cells[a])) for a, b in pairs if cells[a] != NOTHING]
+
+
+def bars(lane: Lane, box: tuple[float, float, float, float], prefix: str) -> list[Markup]:
+    """A lane as SVG, one path for each kind of phase, in a box (x, y, width, height). What is
+    hidden is a thin bar at the bottom of the lane.
+    """
+    x, y, width, height = box
+    unit = width / len(lane.cells)
+    boxes: dict[int, list[str]] = {}
+    for cells, part in ((lane.cells, 1.0), (lane.hidden, THIN)):
+        top, down = y + (1 - part) * height, part * height
+        for first, last, what in runs(cells):
+            across = f"{(last - first) * unit:.4g}"
+            box_path = f"M{x + first * unit:.5g} {top:g}h{across}v{down:g}h-{across}z"
+            boxes.setdefault(what, []).append(box_path)
+    fills = [svg.path(*found, fill=f"url(#{prefix}{NAMES[what]})") for what, found in boxes.items()]
+    return [*fills, *_bracket(lane.unsure, box)]
+
+
+def _bracket(unsure: float, box: tuple[float, float, float, float]) -> list[Markup]:
+    """At the end of a lane, how far its times may be off; nothing if that is less than a column."""
+    x, y, width, height = box
+    if unsure * COLUMNS < 1:
+        return []
+    right, across, end = x + width - 1, f"h-{unsure * width:.5g}", f"v{height - 8:g}"
+    shape = f"M{right:g} {y + 4:g}{end}M{right:g} {y + height / 2:g}{across}"
+    ends = f"{shape}m0 {4 - height / 2:g}{end}"
+    looks = {"#ffffff": 4, "#14171c": 1.5}  # to be seen on every colour
+    still = {"fill": "none", "vector_effect": "non-scaling-stroke"}
+    return [svg.path(ends, stroke=color, stroke_width=w, **still) for color, w in looks.items()]
