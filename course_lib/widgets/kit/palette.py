@@ -63,12 +63,13 @@ REALITY = {
 }
 UNKNOWN = ("?", INK, "this trace does not say how it came about")
 
-# Entrants of a race -> colour, dash in SVG, marker.
+# Entrants of a race -> colour, dash in SVG, marker as an SVG path around 0, 0 (circle, diamond,
+# square, triangle).
 ENTRANT = (
-    ("#0072B2", None, "circle"),
-    ("#D55E00", "9 4", "diamond"),
-    ("#009E73", "2 3", "square"),
-    ("#CC79A7", "9 3 2 3", "triangle"),
+    ("#0072B2", None, "M-1 0a1 1 0 1 1 2 0a1 1 0 1 1 -2 0z"),
+    ("#D55E00", "9 4", "M0 -1.3l1.3 1.3-1.3 1.3-1.3-1.3z"),
+    ("#009E73", "2 3", "M-1 -1h2v2h-2z"),
+    ("#CC79A7", "9 3 2 3", "M0 -1.1l1.3 2.2h-2.6z"),
 )
 
 

@@ -95,16 +95,10 @@ def legend(
 
 def entrant_mark(number: int, x: float, y: float, size: float = 6.0) -> Markup:
     """The mark of a race's entrant, in its colour and shape, around a point."""
-    color, _, symbol = entrant(number)
-    look: dict[str, Any] = {"fill": color, "stroke": "white", "stroke_width": 1.5}
-    wide, tall = 1.3 * size, 2.2 * size
-    if symbol == "circle":
-        return element("circle", cx=x, cy=y, r=size, **look)
-    if symbol == "square":
-        return rect(x - size, y - size, 2 * size, 2 * size, **look)
-    if symbol == "diamond":
-        return path("M", x, y - wide, "l", wide, wide, -wide, wide, -wide, -wide, "z", **look)
-    return path("M", x, y - tall / 2, "l", wide, tall, "h", -2 * wide, "z", **look)
+    color, _, shape = entrant(number)
+    edge = {"stroke": "white", "stroke_width": 1.5, "vector_effect": "non-scaling-stroke"}
+    place = f"translate({x:.5g} {y:.5g}) scale({size:g})"
+    return path(shape, fill=color, transform=place, **edge)
 
 
 def entrant_line(number: int, x: float, y: float) -> Markup:
