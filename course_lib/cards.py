@@ -6,8 +6,7 @@ from course_lib import hardware
 from course_lib.launch import prepare
 from course_lib.strategies import catalog
 from course_lib.strategies.gate import admit
-from course_lib.widgets.cards.machine_card import MachineCard
-from course_lib.widgets.cards.strategy_table import StrategyTable
+from course_lib.widgets.cards.catalog import MachineCard, StrategyTable
 
 
 def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:

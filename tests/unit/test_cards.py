@@ -10,7 +10,7 @@ import pytest
 from course_lib import hardware
 from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard, StrategyTable
-from course_lib.widgets.cards.strategy_table import QUESTIONS
+from course_lib.widgets.cards.catalog import QUESTIONS
 from course_lib.widgets.kit.glossary import TERMS, explained, glossary
 from course_lib.widgets.kit.page import Card
 

@@ -58,6 +58,9 @@ def is_run(it: Any) -> bool:
     return there and not isinstance(it, type)
 
 
-def are_rows(it: Any) -> bool:
-    """Whether it is a list of rows, each a sequence or a mapping."""
-    return isinstance(it, list | tuple) and all(isinstance(r, list | tuple | dict) for r in it)
+def are_rows(*tables: Any) -> bool:
+    """True for lists of rows, each a sequence or a mapping."""
+    return all(
+        isinstance(rows, list | tuple) and all(isinstance(row, list | tuple | dict) for row in rows)
+        for rows in tables
+    )

@@ -96,9 +96,9 @@ def legend(
 def entrant_mark(number: int, x: float, y: float, size: float = 6.0) -> Markup:
     """The mark of a race's entrant, in its colour and shape, around a point."""
     color, _, shape = entrant(number)
-    edge = {"stroke": "white", "stroke_width": 1.5, "vector_effect": "non-scaling-stroke"}
     place = f"translate({x:.5g} {y:.5g}) scale({size:g})"
-    return path(shape, fill=color, transform=place, **edge)
+    edge = {"stroke": "white", "stroke_width": "1.5", "vector_effect": "non-scaling-stroke"}
+    return element("path", d=shape, fill=color, transform=place, **edge)
 
 
 def entrant_line(number: int, x: float, y: float) -> Markup:
