@@ -70,7 +70,7 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
         **_messages(messages, place, clock),
         **_waits(phases),
         **_updates(trace, phases),
-        "steps": _whole([step for step, _ in steps]),
+        **_columns([(step,) for step, _ in steps], steps="u4"),
         "stepEnds": clock([end for _, end in steps]),
     }
     counts = np.bincount([place[p.task] for p in phases], minlength=len(lanes))
@@ -112,6 +112,16 @@ def _span(events: list[Phase] | list[Message], clock: ToTicks) -> tuple[np.ndarr
     return np.diff(start, prepend=np.uint32(0)), end - start
 
 
+def _columns(rows: Sequence[Sequence[float]], **kinds: str) -> dict[str, np.ndarray]:
+    """Rows of numbers as a column for each name, of its type. The lowest whole number is 0, the
+    highest LARGEST.
+    """
+    table = np.array(rows, np.float64).reshape(-1, len(kinds))
+    most = [LARGEST if kind[0] == "u" else np.inf for kind in kinds.values()]
+    columns = zip(kinds.items(), table.clip(0, most).T, strict=True)
+    return {name: column.astype(kind) for (name, kind), column in columns}
+
+
 def _names(phases: list[Phase]) -> list[str]:
     """What phases are called: `PHASES`, then a learner's own names, or `OWN` for too many."""
     own = sorted({p.what for p in phases if p.kind == OWN} - {OWN})
@@ -120,34 +130,18 @@ def _names(phases: list[Phase]) -> list[str]:
 
 def _phases(phases: list[Phase], names: list[str], clock: ToTicks) -> dict[str, np.ndarray]:
     start, length = _span(phases, clock)
-    step = _whole([p.step for p in phases])
     number = {name: i for i, name in enumerate(names)}
-    what = np.array([number.get(p.what, number[OWN]) for p in phases], np.uint8)
-    return {"start": start, "length": length, "step": step, "what": what}
+    rows = [(p.step, number.get(p.what, number[OWN])) for p in phases]
+    return {"start": start, "length": length, **_columns(rows, step="u4", what="u1")}
 
 
 def _messages(
     messages: list[Message], place: dict[str, int], clock: ToTicks
 ) -> dict[str, np.ndarray]:
     start, length = _span(messages, clock)
-    return {
-        "mStart": start,
-        "mLength": length,
-        "src": np.array([place[m.src] for m in messages], np.uint16),
-        "dst": np.array([place[m.dst] for m in messages], np.uint16),
-        "bytes": np.array([m.bytes for m in messages], np.float64),
-        "round": _whole([m.round for m in messages]),
-        "chunk": _whole([m.chunk for m in messages]),
-    }
-
-
-def _table(names: tuple[str, ...], rows: Sequence[tuple[int, ...]]) -> dict[str, np.ndarray]:
-    """Rows of whole numbers as a column for each name."""
-    return dict(zip(names, _whole(rows).reshape(-1, len(names)).T, strict=True))
-
-
-def _whole(numbers: Any) -> np.ndarray:
-    return np.array(numbers, np.int64).clip(0, LARGEST).astype(np.uint32)
+    rows = [(place[m.src], place[m.dst], m.bytes, m.round, m.chunk) for m in messages]
+    kinds = {"src": "u2", "dst": "u2", "bytes": "f8", "round": "u4", "chunk": "u4"}
+    return {"mStart": start, "mLength": length, **_columns(rows, **kinds)}
 
 
 def _waits(phases: list[Phase]) -> dict[str, np.ndarray]:
@@ -156,8 +150,7 @@ def _waits(phases: list[Phase]) -> dict[str, np.ndarray]:
     """
     index = {p: i for i, p in enumerate(phases)}
     known = [(index[w.phase], index[w.released], w.last) for w in waits(phases) if w.released]
-    columns = _table(("wait", "released", "last"), known)
-    return columns | {"last": columns["last"].astype(np.uint8)}
+    return _columns(known, wait="u4", released="u4", last="u1")
 
 
 def _updates(trace: Trace, phases: list[Phase]) -> dict[str, np.ndarray]:
@@ -170,9 +163,9 @@ def _updates(trace: Trace, phases: list[Phase]) -> dict[str, np.ndarray]:
             applies[p.task, p.step].append(i)
     made = []
     for u in trace.all(Update):
-        if found := applies[u.task, u.step]:
-            made.append((found.popleft(), u.written, u.staleness))
-    return _table(("update", "version", "staleness"), made)
+        if mine := applies[u.task, u.step]:
+            made.append((mine.popleft(), u.written, u.staleness))
+    return _columns(made, update="u4", version="u4", staleness="u4")
 
 
 def _step_ends(trace: Trace) -> list[tuple[int, float]]:

@@ -47,9 +47,9 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
             x, y = LEFT + (e.at - start) * scale, top[e.task]
             parts.append(svg.path("M", x, y, "v", LANE, stroke=ALARM, stroke_width=3))
             fits = x + 6 + LETTER * len(e.words) < WIDTH
-            place = (x + 6, "start") if fits else (x - 6, "end")
-            look = {"fill": ALARM, "font_weight": 600, "text_anchor": place[1]}
-            parts.append(svg.text(place[0], y + 22, e.words, **look))
+            beside, anchor = (x + 6, "start") if fits else (x - 6, "end")
+            look = {"fill": ALARM, "font_weight": 600, "text_anchor": anchor}
+            parts.append(svg.text(beside, y + 22, e.words, **look))
     present = [what for what in PHASE if any(p.kind == what for p in phases)]
     legend = svg.legend(present, (LEFT, bottom + 46), "ls-", columns=2, full=True)
     parts += [_axis(bottom, end - start, scale), legend]
