@@ -139,8 +139,10 @@ class _Picture:
             yield from map(self._arrow, self.schedule.rounds[self.after])
         if self.breaks:
             cells = itertools.product(range(self.schedule.ranks), range(self.schedule.chunks))
-            cell = self.breaks.cell
-            yield from (self._cross(*at) for at in ([cell] if cell else filter(self._wrong, cells)))
+            due = [at for at in cells if goal(self.schedule, *at) is not None]
+            wrong = [at for at in due if not self._is_whole(*at)]
+            crossed = [self.breaks.cell] if self.breaks.cell else wrong
+            yield from (self._cross(*at) for at in crossed)
 
     def _row(self, rank: int) -> Iterator[Markup]:
         (x, y), server = self.corner(rank, 0), rank - self.schedule.workers
@@ -151,48 +153,31 @@ class _Picture:
         gap = min(1, 0.2 * self.cell)  # on both sides of a chunk
         x, width, height = x - gap, self.cell * self.schedule.chunks, ROW - 4
         back = svg.path("M", x, y + height / 2, "h", width, stroke_opacity=0.15)
-        layer = height / self.schedule.workers
-        lines = {
-            color: (
-                f"M{x + first * self.cell:.5g} {y + (r + 0.5) * layer:.4g}h{many * self.cell:.4g}"
-                for r, first, many in runs
-            )
-            for color, runs in self._layers(rank).items()
-        }
+        layer, lines = height / self.schedule.workers, defaultdict[str, list[str]](list)
+        has = [set(members(once)) for once in self.state.once[rank]]
+        for r in range(self.schedule.workers):  # lines of dashes draw that in few bytes
+            for first, many in _runs([r in ranks for ranks in has]):
+                begin = f"M{x + first * self.cell:.5g} {y + (r + 0.5) * layer:.4g}"
+                lines[self.color(r)].append(f"{begin}h{many * self.cell:.4g}")
         layers = [svg.path(*those, stroke=color) for color, those in lines.items()]
         dashes = f"0 {gap:.4g} {self.cell - 2 * gap:.4g} {gap:.4g}"
         look = {"stroke": INK, "fill": "none", "stroke_dasharray": dashes}
         yield element("g", back, stroke_width=height, **look)
         yield element("g", layers, stroke_width=max(layer - 0.6, 0.6), **look)
-        chunks = range(self.schedule.chunks)
-        frames = (
-            f"M{x + first * self.cell + gap:.5g} {y:.5g}h{across:.5g}v{height}h-{across:.5g}z"
-            for first, many in _runs([self._whole(rank, chunk) for chunk in chunks])
-            for across in [many * self.cell - 2 * gap]
-        )
+        chunks, frames = range(self.schedule.chunks), list[str]()
+        for first, many in _runs([self._is_whole(rank, chunk) for chunk in chunks]):
+            corner = f"{x + first * self.cell + gap:.5g} {y:.5g}"
+            across = f"{many * self.cell - 2 * gap:.5g}"
+            frames.append(f"M{corner}h{across}v{height}h-{across}z")
         yield svg.path(*frames, fill="none", stroke=INK, stroke_width=1.5)
+        tip: dict[str, Any] = {"fill": "none", "pointer_events": "all", "class_": "tip"}
         for chunk in chunks:
-            yield self._tip(rank, chunk)
+            ranks = ", ".join(map(str, self.state.ranks(rank, chunk))) or "none"
+            words = svg.title(f"rank {rank}, chunk {chunk}: ranks {ranks}")
+            yield svg.rect(*self.corner(rank, chunk), self.cell - 2, ROW - 4, words, **tip)
 
-    def _layers(self, rank: int) -> dict[str, list[tuple[int, int, int]]]:
-        """By colour: of which worker, from which chunk on, and in how many chunks side by side
-        there is a contribution. Lines of dashes draw that in few bytes.
-        """
-        found: dict[str, list[tuple[int, int, int]]] = defaultdict(list)
-        has = [set(members(once)) for once in self.state.once[rank]]
-        for r in range(self.schedule.workers):
-            for first, many in _runs([r in ranks for ranks in has]):
-                found[self.color(r)].append((r, first, many))
-        return found
-
-    def _tip(self, rank: int, chunk: int) -> Markup:
-        """What a chunk holds, in words."""
-        held = ", ".join(map(str, self.state.ranks(rank, chunk))) or "none"
-        words = svg.title(f"rank {rank}, chunk {chunk}: ranks {held}")
-        look: dict[str, Any] = {"fill": "none", "pointer_events": "all", "class_": "tip"}
-        return svg.rect(*self.corner(rank, chunk), self.cell - 2, ROW - 4, words, **look)
-
-    def _whole(self, rank: int, chunk: int) -> bool:
+    def _is_whole(self, rank: int, chunk: int) -> bool:
+        """True for a chunk as the rank must have it in the end."""
         once, twice = self.state.once[rank][chunk], self.state.twice[rank][chunk]
         return once == goal(self.schedule, rank, chunk) and not twice
 
@@ -205,18 +190,11 @@ class _Picture:
         looks = (("white", 8), (WRONG, 4))
         return join(svg.path("M", *lines, stroke=color, stroke_width=w) for color, w in looks)
 
-    def _wrong(self, at: tuple[int, int]) -> bool:
-        """Whether a chunk of a rank is not as it must be in the end."""
-        rank, chunk = at
-        want = goal(self.schedule, rank, chunk)
-        has = self.state.once[rank][chunk], self.state.twice[rank][chunk]
-        return want is not None and has != (want, 0)
-
     def _arrow(self, t: Transfer) -> Markup:
         """A bow from one chunk to the other: down on the right, up on the left."""
         name, color, wide = ("alarm", WRONG, 3) if t == self.blamed else ("head", INK, 1.3)
-        corners = [self.corner(rank, t.chunk) for rank in (t.src, t.dst)]
-        (ax, ay), (bx, by) = ((x + self.cell / 2, y + ROW / 2) for x, y in corners)
+        ends = (self.corner(rank, t.chunk) for rank in (t.src, t.dst))
+        (ax, ay), (bx, by) = ((x + self.cell / 2, y + ROW / 2) for x, y in ends)
         rows = abs(by - ay) / ROW  # the longer, the wider: those of one rank lie side by side
         bow = min(6 + 12 * max(rows, 1), 60) * (1 if by > ay else -1)
         middle = (ax + bx) / 2 + bow, (ay + by) / 2 + (abs(bow) if ay == by else 0)
