@@ -12,7 +12,7 @@ from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, expect
 
 from course_lib.widgets.kit import page
-from course_lib.widgets.kit.saved import MOST
+from course_lib.widgets.kit.widget import MOST
 from tests.browser.lab import Lab, Tab, jupyter, notebook
 from tests.helpers import until
 

@@ -88,15 +88,15 @@ def test_without_a_guess_only_the_result_is_drawn() -> None:
     assert len(bars(card)) == 1 and card.input.disabled
 
 
-def test_text_and_page_have_question_guess_and_result(tmp_path: Path) -> None:
+def test_text_and_picture_have_question_guess_and_result(tmp_path: Path) -> None:
     card = Predict("Is a < b?", choices=["yes", "no"])
     card.input.value = "yes"
     card.lock()
     assert card.table() == "Is a < b?\nguess: yes\nresult: none yet"
     card.reveal("no", "Look again.")
     assert card.table() == "Is a < b?\nguess: yes\nresult: no\nLook again."
-    page = card.to_html(tmp_path / "p.html").read_text()
-    assert "Is a &lt; b?" in page and "You were wrong." in page and "Look again." in page
+    picture = card.still(tmp_path / "p.svg").read_text()
+    assert "Is a &lt; b?" in picture and "You were wrong" in picture and "Look again." in picture
     assert repr(card) == "Predict('Is a < b?')"
 
 

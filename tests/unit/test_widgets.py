@@ -18,7 +18,7 @@ from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import AllReduceStage, Predict, TrainingBoard
 from course_lib.widgets.board.lanes import NAMES
-from course_lib.widgets.kit import saved, svg
+from course_lib.widgets.kit import svg, widget
 from course_lib.widgets.timeline.still import lanes_svg
 from tests.made_up import EVENTS
 
@@ -154,13 +154,13 @@ def test_what_a_lesson_has_not_explained_is_not_on_the_board() -> None:
         TrainingBoard(FinishedRun(), hide=["stalenes"])
     stage = AllReduceStage("ring", hide=["bus bandwidth"])
     assert stage.scene["hidden"] == ["bus bandwidth"]
-    for widget in (all_of_it, less, stage):
-        widget.close()
+    for shown in (all_of_it, less, stage):
+        shown.close()
 
 
 def test_a_picture_in_a_notebook_is_small_without_tips_and_in_every_form() -> None:
     with_tips = svg.rect(0, 0, 9, 9, svg.title("rank 0"), class_="tip")
-    data = saved.bundle(svg.picture(20, 10, "all", with_tips, svg.rect(1, 1, 2, 2)), 'a "name"')
+    data = widget.bundle(svg.picture(20, 10, "all", with_tips, svg.rect(1, 1, 2, 2)), 'a "name"')
     assert data["text/plain"] == 'a "name"' and 'alt="a &quot;name&quot;"' in data["text/html"]
     (rect,) = ET.fromstring(data["image/svg+xml"])
     assert rect.get("width") == "2"
@@ -179,7 +179,7 @@ def test_a_picture_in_a_notebook_is_small_without_tips_and_in_every_form() -> No
 def test_a_page_made_of_a_notebook_shows_the_best_form_that_it_takes(
     refused: list[str], shown: str
 ) -> None:
-    forms = saved.bundle(svg.picture(9, 9, "it"), "a picture")
+    forms = widget.bundle(svg.picture(9, 9, "it"), "a picture")
     kept = {form: value for form, value in forms.items() if form not in refused}
     cell = new_code_cell(outputs=[new_output("display_data", kept)])
     page, _ = HTMLExporter().from_notebook_node(new_notebook(cells=[cell]))
@@ -189,7 +189,7 @@ def test_a_page_made_of_a_notebook_shows_the_best_form_that_it_takes(
 def test_a_picture_that_is_too_large_gives_way_to_the_same_as_text() -> None:
     ranks = AllReduceStage("ring", "direct", "hierarchical", "tree", workers=32, hosts=1)
     with pytest.raises(ValueError, match="more than 100000"):
-        saved.bundle(ranks.picture(20), "")
+        widget.bundle(ranks.picture(20), "")
     assert "32 workers on 1 host" in ranks._bundle()["image/svg+xml"]
     ranks.close()
 

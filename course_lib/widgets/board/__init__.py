@@ -21,8 +21,7 @@ from course_lib.widgets.board.controls import Controls, Order, Switch
 from course_lib.widgets.board.side import Watched
 from course_lib.widgets.board.view import HIDEABLE, Raced, View
 from course_lib.widgets.kit import element, page, svg
-from course_lib.widgets.kit.given import hidden, is_run, takes
-from course_lib.widgets.kit.saved import Pictured
+from course_lib.widgets.kit.widget import Pictured, hidden, is_run, takes
 
 DRAW_EVERY = 0.2  # seconds
 # the heights of the headline with its note, of a race's, and of messages, whatever they say
@@ -96,10 +95,6 @@ class Board(Pictured, w.VBox):
     def picture(self) -> str:
         """The present board as SVG."""
         return self._made(pictures.still)
-
-    def still(self, path: Path | str) -> Path:
-        """Write the present board as an SVG picture, and return its path."""
-        return page.save(path, self.picture())
 
     def to_html(self, path: Path | str) -> Path:
         """Write the present board as a page without kernel or network; return its path."""

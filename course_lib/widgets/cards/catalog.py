@@ -8,10 +8,10 @@ from collections.abc import Mapping, Sequence
 from course_lib import text
 from course_lib.spec.run_spec import FRAMEWORKS
 from course_lib.widgets.kit import Inside, Markup, badge, element, join
-from course_lib.widgets.kit.given import are_rows, takes
 from course_lib.widgets.kit.glossary import explained, glossary
 from course_lib.widgets.kit.page import Card
 from course_lib.widgets.kit.palette import REALITY
+from course_lib.widgets.kit.widget import are_rows, takes
 
 Fact = tuple[str, str, str]
 """What there is (or was decided), how much of it (or the choice), and what that means (or why)."""

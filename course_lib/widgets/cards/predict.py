@@ -6,7 +6,6 @@ import math
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import anywidget
@@ -14,8 +13,7 @@ import ipywidgets as w
 
 from course_lib.widgets.cards import guesses
 from course_lib.widgets.kit import Markup, element, join, page, svg
-from course_lib.widgets.kit.given import takes
-from course_lib.widgets.kit.saved import Pictured
+from course_lib.widgets.kit.widget import Pictured, takes
 
 Range = tuple[float, float, str]
 """Of a slider: the lowest value, the highest, and the unit."""
@@ -124,14 +122,6 @@ class Predict(Pictured, w.VBox):
         result = "none yet" if self.result is None else self._show(self.result)
         lines = [self.question, f"guess: {guess}", f"result: {result}", self.note]
         return "\n".join(filter(None, lines))
-
-    def to_html(self, path: Path | str) -> Path:
-        """Write a page with question, guess and result that needs no kernel and no network."""
-        choices = element("ul", [element("li", choice) for choice in self.choices])
-        asked = [choices if self.choices else None, element("p", self.table().splitlines()[1])]
-        said = Markup(self.ticked.value + self.answer.value) or asked
-        body = join((_question(self.question), said))
-        return page.save(path, page.document("Predict", page.card(body), page.NARROW))
 
     def picture(self) -> str:
         """Question, choices or numbers, guess and result as SVG, 800 wide."""

@@ -19,8 +19,7 @@ from course_lib.errors import SpecError
 from course_lib.spec.fields import Link, parse_bytes
 from course_lib.text import count
 from course_lib.widgets.kit import page
-from course_lib.widgets.kit.given import hidden, takes
-from course_lib.widgets.kit.saved import Pictured
+from course_lib.widgets.kit.widget import Pictured, hidden, takes
 from course_lib.widgets.stage.scene import PALETTE, Reduced, Setting, alike, held_to, stage
 from course_lib.widgets.stage.still import still_svg
 

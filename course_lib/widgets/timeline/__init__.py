@@ -22,8 +22,7 @@ from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets.kit import badge, page
-from course_lib.widgets.kit.given import takes
-from course_lib.widgets.kit.saved import Pictured
+from course_lib.widgets.kit.widget import Pictured, takes
 from course_lib.widgets.timeline.scene import packed
 from course_lib.widgets.timeline.still import lanes_svg, messages_svg
 

@@ -1,5 +1,5 @@
-"""What of a widget is saved in a notebook: a picture of its last state, for all who open it without
-a kernel.
+"""Refuse, in one sentence with an example, what a widget cannot show; and leave a picture of its
+last state in the notebook, for all who open that without a kernel.
 
 On a page of JupyterLab a cell has two outputs: the widget, and its picture, which is hidden as long
 as the widget lives (`saved.css`). So a new picture changes nothing that can be seen. Where cells
@@ -9,18 +9,23 @@ shows what it can.
 """
 
 import base64
+import functools
+import inspect
 import os
 import re
 import textwrap
 import threading
 import weakref
-from typing import Any
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
 import comm
 from IPython import get_ipython
 from IPython.display import display
 
+from course_lib.errors import SpecError
 from course_lib.widgets.kit import Markup, element, page, svg
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -29,6 +34,72 @@ SOON = 1.0  # seconds from a change to its picture: more may follow
 TITLES = re.compile("<title>.*?</title>", re.DOTALL)
 BOX = re.compile(r'viewBox="0 0 (\d+) (\d+)"')
 TIPS = re.compile('<rect[^>]* class="tip".*?</rect>', re.DOTALL)
+P = ParamSpec("P")
+Self = TypeVar("Self")
+Init = Callable[Concatenate[Self, P], None]
+
+
+# --- what it is given ---
+
+
+def takes(what: str, good: Callable[..., bool]) -> Callable[[Init[Self, P]], Init[Self, P]]:
+    """Make an `__init__` raise a `SpecError` that says `what` it takes, unless its arguments fit
+    its signature and are `good`.
+    """
+
+    def of(init: Init[Self, P]) -> Init[Self, P]:
+        signature = inspect.signature(init)
+
+        @functools.wraps(init)
+        def checked(self: Self, *args: P.args, **options: P.kwargs) -> None:
+            why = ""
+            try:
+                bound = signature.bind(self, *args, **options)
+                bound.apply_defaults()
+                _, *values = bound.arguments.values()
+                fits = good(*values)
+            except TypeError as error:
+                fits, why = False, "" if "missing" in str(error) else f"{error}; "
+            if not fits:
+                shown = [*map(repr, args), *(f"{name}={it!r}" for name, it in options.items())]
+                cut = ", ".join(each if len(each) <= 60 else f"{each[:60]}..." for each in shown)
+                call = f"{type(self).__name__}({cut})".replace("\n", " ")
+                raise SpecError.of_call(call, f"{why}it takes {what}")
+            init(self, *args, **options)
+
+        return checked
+
+    return of
+
+
+def hidden(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
+    """Check the names of what a lesson hides, as it has not explained it yet.
+
+    Raises SpecError for an unknown name.
+    """
+    if not isinstance(names, list | tuple):
+        raise SpecError("hide", names, f"a list of names: {', '.join(known)}")
+    for name in names:
+        if name not in known:
+            raise SpecError.unknown("hide", name, known)
+    return tuple(names)
+
+
+def is_run(it: Any) -> bool:
+    """Return True for a run, live or saved."""
+    there = all(hasattr(it, name) for name in ("spec", "state", "trace"))
+    return there and not isinstance(it, type)
+
+
+def are_rows(*tables: Any) -> bool:
+    """True for lists of rows, each a sequence or a mapping."""
+    return all(
+        isinstance(rows, list | tuple) and all(isinstance(row, list | tuple | dict) for row in rows)
+        for rows in tables
+    )
+
+
+# --- its picture in the notebook ---
 
 
 class Pictured:
@@ -48,6 +119,10 @@ class Pictured:
     def table(self) -> str:
         """Its present state as text."""
         raise NotImplementedError
+
+    def still(self, path: Path | str) -> Path:
+        """Write the picture to a file, and return its path."""
+        return page.save(path, self.picture())
 
     def _ipython_display_(self) -> None:
         self._place = self._place or uuid4().hex
@@ -111,7 +186,7 @@ def words(text: str) -> str:
 
 
 def unwatched() -> bool:
-    """Whether a program runs the cells, which nobody can be asked for input."""
+    """Return True if a program runs the cells: it cannot be asked for input."""
     shell: Any = get_ipython()
     asked = shell.get_parent() if hasattr(shell, "get_parent") else {}
     return asked.get("content", {}).get("allow_stdin") is False
