@@ -59,8 +59,8 @@ picture: $(VENV)/.test
 	@$(BIN)/lockstep stage ring hierarchical --workers 8 --hosts 2 --mbit 200 --real --round 3 --out notebooks/pictures/all_reduce.svg
 	@$(BIN)/python -m tests.browser.recording
 
-# The exercises, from the solutions.
-exercises: $(VENV)/.lab
+# The exercises, from the solutions; nbgrader takes the answers out.
+exercises: $(VENV)/.test
 	@$(BIN)/lockstep exercises
 
 # Every widget, light and dark, into screenshots/.

@@ -11,7 +11,7 @@ import typer
 from course_lib.commands.screen import progress, say, show
 from course_lib.commands.shared import Json
 from course_lib.course.answers import ROOT, Verdict
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, Unavailable
 
 SHOWN = ("task", "state", "text", "hint")
 
@@ -87,14 +87,10 @@ def exercises(
     ] = None,
 ) -> None:
     """Make the exercises from the solutions, with the answers taken out."""
-    # nbformat takes seconds to import: only where it is needed
-    from course_lib.course.generate import generate
-
-    if nbgrader:
-        from course_lib.course.instructors import set_up
-
-        made = set_up(solutions, nbgrader)
-    else:
-        made = generate(solutions, out)
-    for path in made:
+    try:
+        from course_lib.course.instructors import generate, set_up
+    except ModuleNotFoundError as missing:
+        cure = "Install it with: pip install nbgrader"
+        raise Unavailable("making exercises", f"{missing.name} is not installed", cure) from None
+    for path in set_up(solutions, nbgrader) if nbgrader else generate(solutions, out):
         print(path)

@@ -1,25 +1,21 @@
-"""Tasks of exercises, the verdict on an answer, and a bound on its computing time. A learner calls
-`check` and `hint`. The exercise sets lie in `exercises/checks/`, one file for each.
+"""Tasks of exercises, and the verdict on an answer. A learner calls `check` and `hint`. The
+exercise sets lie in `exercises/checks/`, one file for each.
 """
 
 import functools
 import importlib.util
-import signal
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from types import FrameType
 from typing import Any, Literal
 
 import cloudpickle
 
 from course_lib.collectives import Schedule
-from course_lib.course.handed_in import Answer, imports
+from course_lib.course.handed_in import Answer, TookTooLong, belongs
 from course_lib.errors import SpecError, Unavailable
 from course_lib.notebook import lazy
 from course_lib.notebook.output import few_words
@@ -33,13 +29,11 @@ CHECKS = ROOT / "exercises" / "checks"
 _PACKAGE = "exercise_checks"
 _asked: Counter[str] = Counter()  # hints given so far, by task
 MOST = 5000  # characters of a verdict
-_IMPORTS = 10  # times that a bound begins anew, since an import is no loop of the learner's
-_AGAIN = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
 
 
 @dataclass(frozen=True, repr=False)
 class Verdict:
-    """What a check found out about the answer to `task`; true if it passed.
+    """The outcome of a check of the answer to `task`; true if it passed.
 
     `text` says what was shown, or what is wrong. `hint` names the mistake if it was recognised.
     `shown` is the schedule, or the trace of the run, that it is about; a notebook draws it.
@@ -55,8 +49,8 @@ class Verdict:
         return self.state == "passed"
 
     def __repr__(self) -> str:
-        said = f"{self.task}: {self.state}.\n{self.text}"
-        return f"{said}\n\n{self.hint}" if self.hint else said
+        text = f"{self.task}: {self.state}.\n{self.text}"
+        return f"{text}\n\n{self.hint}" if self.hint else text
 
     def _repr_html_(self) -> str:
         from course_lib.course.card import card  # widgets take long to import
@@ -107,8 +101,8 @@ def sets() -> dict[str, tuple[ExerciseTask, ...]]:
     sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(sys.modules[_PACKAGE])
     cloudpickle.register_pickle_by_value(sys.modules[_PACKAGE])  # tasks of a run do not have it
-    found = {module.__name__.partition(".")[2]: module for module in lazy.modules(_PACKAGE)}
-    return {name: module.TASKS for name, module in found.items() if name[0].isdigit()}
+    modules = {module.__name__.partition(".")[2]: module for module in lazy.modules(_PACKAGE)}
+    return {name: module.TASKS for name, module in modules.items() if name[0].isdigit()}
 
 
 def find(name: str) -> ExerciseTask:
@@ -133,28 +127,28 @@ def check(task: str, answer: Any) -> Verdict:
     """
     from course_lib.course.progress import note  # widgets take long to import
 
-    verdict = judged(task, answer)
+    verdict = judged(find(task), answer)
     note(task, verdict.state)
     return verdict
 
 
-def judged(task: str, answer: Any) -> Verdict:
-    """As `check`, which also notes it in the learner's progress."""
-    asked = find(task)
+def judged(asked: ExerciseTask, answer: Any) -> Verdict:
+    """Judge an answer as `check` does, and note nothing in the learner's progress."""
+    task = asked.name
     if not callable(answer):
         given = "None" if answer is None else f"of type {type(answer).__name__}"
         call = f"check({task!r}, {asked.answer})"
         text = f"This is {given}. Give the function itself: {call}, without ( ) after its name."
         return Verdict(task, "not yet", text)
     if not isinstance(answer, Answer):
-        answer = Answer.here(answer, asked.ready_made)
+        answer = Answer(answer, asked.ready_made)
     name, began = answer.__name__, time.monotonic()
     try:
         with Line(lambda: f"Checking {task}: {time.monotonic() - began:.0f} s"), few_words(name):
-            found = asked.judge(task, answer)
-        if found and answer.used:
-            found = _not_yet_yours(asked, answer)
-        return replace(found, text=short(found.text), hint=short(found.hint))
+            verdict = asked.judge(task, answer)
+        if verdict and answer.used:
+            verdict = _not_yet_yours(asked, answer)
+        return replace(verdict, text=short(verdict.text), hint=short(verdict.hint))
     except NotImplementedError:  # the stub that an exercise begins with
         text = "Nothing is here yet: write the function, then check it again."
         return Verdict(task, "to do", text)
@@ -171,16 +165,14 @@ def judged(task: str, answer: Any) -> Verdict:
 
 def _not_yet_yours(asked: ExerciseTask, answer: Answer) -> Verdict:
     """The verdict on an answer that is right because it calls what is ready-made."""
-    name = answer.used[0]
-    what = next((w for of, w in asked.ready_made.items() if f"{name}.".startswith(f"{of}.")), "")
-    if not what:
-        text = (
-            f"{answer.__name__} calls {name}, which turns the check's own watch off: leave it out."
-        )
+    mine, used = answer.__name__, answer.used[0]
+    words = [words for name, words in asked.ready_made.items() if belongs(used, name)]
+    if not words:
+        text = f"{mine} calls {used}, which turns the check's own watch off: leave it out."
         return Verdict(asked.name, "not yet", text)
-    text = f"This is {what}: right, and not yet yours. {answer.__name__} runs {name}."
-    mine = "Read how that is done if you like; then write it out, without calling it."
-    return Verdict(asked.name, "not yet", text, mine)
+    text = f"This is {words[0]}: right, and not yet yours. {mine} runs {used}."
+    cure = "Read how that is done if you like; then write it out, without calling it."
+    return Verdict(asked.name, "not yet", text, cure)
 
 
 def short(text: str) -> str:
@@ -208,52 +200,3 @@ def hint(task: str, level: int | None = None) -> Hint:
     if level not in range(1, len(hints) + 1):
         raise SpecError("level", level, f"1 to {len(hints)}")
     return Hint(f"Hint {level} of {len(hints)} for {task}. {hints[level - 1]}")
-
-
-# --- a bound on computing time, so that an endless loop ends with a message ---
-
-
-class TookTooLong(BaseException):
-    """Raised in the middle of a block that has used up its `seconds` of computing.
-
-    A BaseException, so that no `except Exception` of a learner stops it.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        super().__init__(f"computed for more than {seconds:g} seconds")
-
-
-@contextmanager
-def bounded(seconds: float) -> Iterator[None]:
-    """Raise `TookTooLong` when the block has used `seconds` of processor time.
-
-    Processor time is used, so that a busy machine makes no answer wrong. Blocks may be nested: the
-    bound of the outer block holds inside the inner one as well. An import may take longer; the
-    bound begins anew then. Only the main thread, where cells run, receives signals; in any other
-    thread there is no bound.
-    """
-    renewed = 0
-
-    def stop(_: int, frame: FrameType | None) -> None:
-        nonlocal renewed
-        if renewed == _IMPORTS or not imports(frame):
-            raise TookTooLong(seconds)
-        renewed += 1
-        signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
-
-    left, interval = signal.getitimer(signal.ITIMER_PROF)
-    if threading.current_thread() is not threading.main_thread() or 0 < left <= seconds:
-        yield  # without a bound, or with that of an outer block, which ends first
-        return
-    begun = time.process_time()
-    handler = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
-    try:
-        yield
-    finally:
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.signal(signal.SIGPROF, handler)
-        if left:
-            rest = left - (time.process_time() - begun)
-            signal.setitimer(signal.ITIMER_PROF, max(rest, 1e-6), interval)

@@ -10,7 +10,6 @@ import socket
 import sys
 import time
 from collections.abc import Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,8 @@ import psutil
 
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.run import Run
-from course_lib.course.answers import TookTooLong, bounded, sets
-from course_lib.course.handed_in import Answer
-from course_lib.course.plain import plain
+from course_lib.course.answers import sets
+from course_lib.course.handed_in import Answer, TookTooLong, bounded, plain
 from course_lib.errors import SpecError, line_of
 
 CELL_PATIENCE = 10.0  # seconds of computing for one cell
@@ -43,12 +41,13 @@ def examine(folder: Path, door: Path) -> None:
             for order in orders:
                 if "cells" in order:
                     names, troubles = run_cells(order["cells"])
-                    asked = {name: names[name] for name in order["names"] if name in names}
-                    said: dict[str, Any] = {"troubles": troubles}
-                    said["answers"] = {name: _names(answer) for name, answer in asked.items()}
+                    answers = {
+                        name: _names(names[name]) for name in order["names"] if name in names
+                    }
+                    reply: dict[str, Any] = {"answers": answers, "troubles": troubles}
                 else:
-                    said = _called(names[order["call"]], order["order"], order["seconds"])
-                judge.send(number=order["number"], **said)
+                    reply = _call(names[order["call"]], order["order"], order["seconds"])
+                judge.send(number=order["number"], **reply)
 
 
 def _limit_threads() -> None:
@@ -63,8 +62,8 @@ def _limit_threads() -> None:
 
 
 def run_cells(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[str]]:
-    """Run cells as Jupyter does, magics included: the names that they define, and what went wrong
-    in which cell.
+    """Run cells as Jupyter does, magics included; return the names that they define, and what went
+    wrong in which cell.
     """
     # IPython takes half a second to import: only where cells run
     from IPython.core.interactiveshell import InteractiveShell
@@ -90,30 +89,27 @@ def run_cells(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[st
 
 
 def _names(answer: Any) -> tuple[str, str]:
-    """What a judge may know of an answer without calling it, see `Found`."""
+    """The facts of an answer that a judge may know without calling it, see `Defined`."""
     name = str(getattr(answer, "__name__", "the function")) if callable(answer) else ""
     return name, type(answer).__name__
 
 
-def _called(function: Any, order: str, seconds: float) -> dict[str, Any]:
-    """What a function gives back, or raises, within `seconds` of computing; what it is called with,
-    or by which function of the checks, is in the judge's `order`.
+def _call(function: Any, order: str, seconds: float) -> dict[str, Any]:
+    """Call a function within `seconds` of computing, and return the fields of `Called`. The judge's
+    `order` says with what it is called, or by which function of the checks.
     """
-    begun, said = time.process_time(), dict[str, Any]()
-    answer = None
+    begun, answer = time.process_time(), Answer(function)
+    reply: dict[str, Any] = {"raised": True}
     try:
         for run in Run.going():  # that an earlier call has left
             run.stop()
-        within, given, named, ready_made = pickle.loads(bytes.fromhex(order))
-        answer = Answer.here(function, ready_made)
-        call = partial(answer.within, within) if within else answer
+        within, given, named, answer.ready_made = pickle.loads(bytes.fromhex(order))
         with bounded(seconds):
-            said["returned"] = plain(call(*given, **named))
+            reply = {"value": plain(answer.carry_out(within, given, named))}
     except TookTooLong:
-        said["late"] = True
+        reply["late"] = True
     except SpecError as error:
-        said["raised"] = plain(error)
+        reply["value"] = plain(error)
     except BaseException as error:
-        said["raised"] = ["error", type(error).__name__, f"{error}{line_of(error, function)}"]
-    said["used"] = answer.used if answer else []
-    return said | {"seconds": time.process_time() - begun}
+        reply["value"] = ["error", type(error).__name__, f"{error}{line_of(error, function)}"]
+    return reply | {"used": answer.used, "seconds": time.process_time() - begun}

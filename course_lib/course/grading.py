@@ -1,21 +1,75 @@
 """`grade`: check all answers in a learner's notebook. The process that judges them, this one, never
 runs the learner's code. The examinee does (`examinee.py`), in a run of its own: it calls the
-learner's functions as the judge asks, and what they gave back comes here as plain data, through a
-socket. With all that it starts, it is held to bounds.
+learner's functions as the judge asks, and their results come here as plain data, through a socket.
+With all that it starts, it is held to bounds.
 """
 
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+import pickle
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from typing import Any, TypeVar
 
-from course_lib.course.answers import ExerciseTask, Verdict, bounded, judged, sets, short
-from course_lib.course.examination import USUAL, Bounds, Ended, Examinee, Found, examinee
-from course_lib.course.generate import opened
-from course_lib.errors import SpecError
+import nbformat
+import psutil
+from pydantic import BaseModel, Field, ValidationError
 
+from course_lib.cluster.pipes import Channel
+from course_lib.cluster.run import Run
+from course_lib.course.answers import (
+    ENDLESS,
+    ExerciseTask,
+    Unusable,
+    Verdict,
+    judged,
+    sets,
+    short,
+)
+from course_lib.course.examinee import examine
+from course_lib.course.handed_in import (
+    Answer,
+    TookTooLong,
+    bounded,
+    charge,
+    computing_left,
+    rebuilt,
+)
+from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
+from course_lib.hardware import probe
+from course_lib.hardware.limits import gigabytes
+from course_lib.launch import prepare
+from course_lib.record import home
+from course_lib.record.clock import clock
+from course_lib.record.events import ACTIVE, Lifecycle
+from course_lib.spec.run_spec import RunSpec
+
+EXAMINEE = "worker:0"
+PERIOD = 0.1  # seconds after which the use of processor and memory is read again
 LOOK = "look"  # tag of cells that only show answers or run something with them; they are left out
 Cell = tuple[int, str]  # its number among the code cells of the notebook, from 1 on, and its source
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """The bounds on all cells together, and then on each check: `computing` in seconds of the
+    processor, `patience` in seconds of the clock, `memory` in bytes, and a number of `processes`,
+    all of the examinee and whatever it has started.
+
+    `bounded` sets tighter bounds inside that process, but a learner's code can block or swallow
+    those.
+    """
+
+    computing: float = 60.0
+    patience: float = 300.0  # for what waits and does not compute
+    memory: int = 2 << 30
+    processes: int = 100
+
+
+USUAL = Bounds()
 
 
 def grade(path: Path, bounds: Bounds = USUAL) -> list[Verdict]:
@@ -41,59 +95,259 @@ def _verdicts(
 ) -> list[Verdict]:
     """The verdicts on the first of the tasks; on all of them unless the examinee ends early."""
     verdicts: list[Verdict] = []
-    found = None
+    defined = None
     with examinee(folder, bounds) as by:
         try:
             by.begin("Running the cells of the notebook")
-            found = by.ask(Found, cells=cells, names=[task.answer for task in tasks])
+            defined = by.ask(Defined, cells=cells, names=[task.answer for task in tasks])
             for task in tasks:
                 by.begin(f"Checking {task.name}")
-                verdicts.append(_verdict(task, by, found))
+                verdicts.append(_verdict(task, by, defined))
         except Ended as problem:
-            costs = tasks[len(verdicts) : len(verdicts) + 1] if found else tasks
+            costs = tasks[len(verdicts) : len(verdicts) + 1] if defined else tasks
             verdicts += [Verdict(task.name, "not yet", str(problem)) for task in costs]
     return verdicts
 
 
-def _verdict(task: ExerciseTask, by: Examinee, found: Found) -> Verdict:
+def _verdict(task: ExerciseTask, by: "Examinee", defined: "Defined") -> Verdict:
     """The verdict on the answer to a task, if the notebook has one."""
-    if task.answer not in found.answers:
-        why = f" On the way there {'; '.join(found.troubles)}." if found.troubles else ""
+    if task.answer not in defined.answers:
+        why = f" On the way there {'; '.join(defined.troubles)}." if defined.troubles else ""
         return Verdict(task.name, "not yet", f"The notebook defines no {task.answer}.{why}")
+    function, kind = defined.answers[task.answer]
+    answer: Any = StandIn(task, function, by)
+    if not function:
+        answer = None if kind == "NoneType" else rebuilt(["other", kind])
     try:
         with bounded(by.bounds.computing):
-            return judged(task.name, by.stand_in(task.answer, found, task.ready_made))
+            return judged(task, answer)
     except Exception as error:  # one answer must not prevent the checks of the others
         text = f"It could not be checked: {type(error).__name__}: {error}"
         return Verdict(task.name, "not yet", text)
 
 
+# --- the examinee, as the judge sees it ---
+
+
+class Ended(BaseException):
+    """Raised if the examinee has ended, or must be, before it had said all. A BaseException, so
+    that no judge takes it for an error of the learner's function.
+    """
+
+
+class Defined(BaseModel):
+    """The answers that cells have defined: of each the name that it has as a function, "" if it is
+    none, and that of its type; and what went wrong in which cell.
+    """
+
+    answers: dict[str, tuple[str, str]]
+    troubles: list[str]
+
+
+class Called(BaseModel):
+    """The end of a call: its `value` as plain data, which the function returned or `raised`, or
+    that it was `late`; the `seconds` that it computed, and which ready-made functions it `used`.
+    """
+
+    seconds: float = Field(ge=0, allow_inf_nan=False)
+    used: list[str] = []
+    value: Any = None
+    raised: bool = False
+    late: bool = False
+
+
+R = TypeVar("R", bound=BaseModel)
+
+
+class Examinee:
+    """The process in which the learner's code runs: the run that it is the task of, the supervisor
+    of that, which is the parent of all, and the channel to it.
+    """
+
+    def __init__(
+        self, run: Run, supervisor: psutil.Process, channel: Channel, bounds: Bounds
+    ) -> None:
+        self.run, self.supervisor, self.channel, self.bounds = run, supervisor, channel, bounds
+        self._orders = 0
+        channel.sock.settimeout(PERIOD)
+        self.begin("Starting")
+
+    def begin(self, doing: str) -> None:
+        """Let the bounds begin anew; `doing` says for what."""
+        self.doing, self.before = doing, self.usage()
+
+    def ask(self, kind: type[R], **order: Any) -> R:
+        """Have something done, and return the examinee's reply. Raises Ended, with the reason, if
+        it exceeds its bounds, is gone, or says something else.
+        """
+        self._orders += 1
+        self.channel.send(number=self._orders, **order)
+        while True:
+            try:
+                heard = self.channel.receive()
+            except TimeoutError:
+                heard = [] if self.run.state in ACTIVE else None
+            if heard is None:
+                raise Ended(f"{self.doing} ended its process. {self._last_words()}".rstrip())
+            for reply in heard:
+                if reply.get("number") == self._orders:  # else to an order that was given up
+                    try:
+                        return kind.model_validate(reply)
+                    except ValidationError:
+                        raise Ended(f"{self.doing} gave back what cannot be read.") from None
+            self._hold_to_bounds()
+
+    def usage(self) -> Bounds:
+        """The bounds that all processes of the examinee have reached so far. Memory that several
+        share is divided among them.
+        """
+        computed, memory, processes = 0.0, 0, self.processes()
+        for process in processes:
+            with suppress(psutil.Error):
+                computed += sum(process.cpu_times()[:4])  # with those of children that have ended
+                taken = process.memory_full_info()
+                memory += getattr(taken, "pss", taken.uss)
+        return Bounds(computed, time.monotonic(), memory, len(processes))
+
+    def processes(self) -> list[psutil.Process]:
+        """The supervisor and all its descendants; none once it is gone."""
+        with suppress(psutil.Error):
+            return [self.supervisor, *self.supervisor.children(recursive=True)]
+        return []
+
+    def _hold_to_bounds(self) -> None:
+        """Raise Ended if the examinee has too much of anything."""
+        bounds, before, now = self.bounds, self.before, self.usage()
+        computed, waited = now.computing - before.computing, now.patience - before.patience
+        size = gigabytes(bounds.memory)
+        for used, most, exceeds, why in (
+            (computed, bounds.computing, "computed for more than {:g} seconds", ENDLESS),
+            (waited, bounds.patience, "was not done after {:g} seconds", "What does it wait for?"),
+            (now.memory, bounds.memory, f"took more than {size} of memory", ENDLESS),
+            (now.processes, bounds.processes, "started more than {} processes", ENDLESS),
+        ):
+            if used > most:
+                raise Ended(f"{self.doing} {exceeds.format(most)}, and was stopped. {why}")
+
+    def _last_words(self) -> str:
+        """Why an examinee that is gone failed: what it raised, else the last line of its log."""
+        with suppress(LockstepError):
+            try:
+                self.run.wait(2.0)
+            except TaskFailed as failure:
+                return failure.reason if failure.remote_traceback else self.run.log(EXAMINEE, 1)
+        return ""
+
+
+class StandIn(Answer):
+    """The answer to `task` for the judge: each call is made by the examinee. The time that it takes
+    there is taken from the time that the judge may compute.
+    """
+
+    def __init__(self, task: ExerciseTask, name: str, by: Examinee) -> None:
+        super().__init__(None, task.ready_made)
+        self.__name__, self.task, self.by = name, task, by
+
+    def carry_out(self, within: Any, given: Any, named: Any) -> Any:
+        name, left = self.task.answer, computing_left()
+        seconds = left or self.by.bounds.computing
+        order = pickle.dumps((within, given, named, self.ready_made)).hex()
+        called = self.by.ask(Called, call=name, order=order, seconds=seconds)
+        self.used += called.used
+        if left:
+            charge(called.seconds, computing_left())
+        if called.late:
+            raise TookTooLong(round(seconds, 1))
+        try:
+            value = rebuilt(called.value)
+        except Exception as error:
+            raise Unusable(f"{name} gave back what cannot be judged: {error}") from None
+        if called.raised:
+            raise value
+        return value
+
+
+@contextmanager
+def examinee(folder: Path, bounds: Bounds) -> Iterator[Examinee]:
+    """A new examinee for the block; it runs cells in `folder`. At the end it is gone, and all that
+    it has started. Raises whatever starting a run raises.
+    """
+    spec = RunSpec(strategy="custom", workers=1, framework="python", trace=False).complete()
+    with home.temporary("lockstep-check-") as files, socket.socket(socket.AF_UNIX) as door:
+        address = files.path / "door"
+        door.bind(str(address))
+        door.listen(1)
+        program = partial(examine, folder, address)
+        ready = prepare(spec, probe(), programs={"worker": program})
+        # without a summary, a run unpickles what its tasks have left
+        ready = replace(ready, summarize=lambda run: None, temporary=True)
+        run, by = Run(ready, clock(), files), None
+        try:
+            run.wait_running()
+            # read before any code of the learner's runs, which could write another pid there
+            (begun,) = run.trace.all(Lifecycle, EXAMINEE, state="starting")
+            door.settimeout(spec.start_timeout)
+            supervisor = psutil.Process(psutil.Process(begun.pid).ppid())
+            by = Examinee(run, supervisor, Channel(door.accept()[0]), bounds)
+            yield by
+        finally:
+            try:
+                run.stop(5.0)
+            except Stalled:  # the supervisor has been stopped
+                for process in by.processes() if by else ():
+                    with suppress(psutil.Error):
+                        process.kill()
+                run.stop(5.0)
+
+
 # --- the notebook ---
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[nbformat.NotebookNode]:
+    """A notebook, for the block that reads it. Raises SpecError for a file that is none, or
+    that has other things in it than notebooks have.
+    """
+    try:
+        if not path.is_file():
+            problem = "is a directory: name a notebook in it" if path.is_dir() else "no such file"
+            raise SpecError("notebook", str(path), problem)
+        yield nbformat.read(path, as_version=4)
+    except SpecError:
+        raise
+    except Exception as error:  # nbformat has no error of its own for what is no notebook
+        problem = f"cannot be read as a notebook: {type(error).__name__}: {error}"
+        raise SpecError("notebook", str(path), problem) from None
+
+
+def exercise_of(notebook: nbformat.NotebookNode) -> str:
+    """The name of the exercise set that a notebook belongs to, "" if to none. Its metadata says so,
+    which its solution gave it: the file may have been renamed.
+    """
+    return str(notebook.metadata.get("lockstep", {}).get("exercise", ""))
 
 
 def exercises_in(folder: Path) -> list[Path]:
     """The exercises of this course in a folder and those below it, hidden ones left out. Raises
     SpecError if there is none.
     """
-    found = []
+    paths = []
     for path in sorted(folder.rglob("*.ipynb")):
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            with suppress(SpecError), opened(path) as content:
-                found += [path] if content.metadata.get("lockstep", {}).get("exercise") else []
-    if not found:
+            with suppress(SpecError), opened(path) as notebook:
+                paths += [path] if exercise_of(notebook) else []
+    if not paths:
         raise SpecError("notebook", str(folder), "no exercise of this course is in it")
-    return found
+    return paths
 
 
 def read(path: Path) -> tuple[Sequence[ExerciseTask], Sequence[Cell]]:
     """The tasks of the exercise in a notebook, and the code cells that may define the answers.
     Raises SpecError if there is none, or it is no exercise of this course.
-
-    The exercise is known by the metadata that its solution gave it: the file may have been renamed.
     """
-    with opened(path) as content:
-        exercise = str(content.metadata.get("lockstep", {}).get("exercise"))
-        code = enumerate((cell for cell in content.cells if cell.cell_type == "code"), 1)
+    with opened(path) as notebook:
+        exercise = exercise_of(notebook)
+        code = enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), 1)
         wanted = ((n, cell) for n, cell in code if LOOK not in cell.metadata.get("tags", ()))
         cells = [(n, str(cell.source)) for n, cell in wanted]
     if exercise not in sets():

@@ -1,106 +1,230 @@
-"""A learner's function as a judge gets it, and which ready-made answers are called in it."""
+"""A learner's function as a judge gets it: called within a bound on computing time, under a watch
+for ready-made answers, and, where it runs in another process, with its result as plain data.
+"""
 
-import inspect
+import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from types import CodeType, FrameType
 from typing import Any
 
-from course_lib.course.plain import plain, rebuilt
+import numpy as np
+
+from course_lib.cluster.run import Run
+from course_lib.collectives import Schedule
+from course_lib.errors import SpecError
+from course_lib.record.saved import SavedRun
 
 BLINDS = ("sys.setprofile", "threading.setprofile")  # would end the watch
-_Carry = Callable[[list[str], Callable[..., Any] | None, tuple[Any, ...], dict[str, Any]], Any]
+LARGEST = 4096  # chunks or ranks of a schedule that a judge accepts
+_IMPORTS = 10  # times that a bound begins anew, since an import is no loop of the learner's
+_AGAIN = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
 
 
 class Answer:
-    """What a learner wrote, a function or a class, as a judge gets it: to be called.
+    """A function or a class that a learner wrote, for a judge to call.
 
-    `used` are the ready-made functions that were called meanwhile, with their modules. `carry`
-    calls the learner's: in this process, or in that of `lockstep check` where the notebook runs.
+    `used` are the ready-made functions that were called meanwhile, with their modules.
     """
 
-    def __init__(self, name: str, carry: _Carry, signature: inspect.Signature | None) -> None:
-        self.__name__, self._carry, self.__signature__ = name, carry, signature
+    def __init__(self, function: Any, ready_made: Iterable[str] = ()) -> None:
+        self.function, self.ready_made = function, tuple(ready_made)
+        self.__name__ = str(getattr(function, "__name__", "the function"))
         self.used: list[str] = []
 
-    @classmethod
-    def here(cls, function: Callable[..., Any], ready_made: Iterable[str]) -> "Answer":
-        """The answer of a learner whose code runs in this process."""
-
-        def carry(used: list[str], within: Any, given: Any, named: Any) -> Any:
-            with watched(ready_made, used):
-                if within:
-                    return rebuilt(plain(within(function, *given, **named)))
-                return function(*given, **named)
-
-        try:
-            signature = inspect.signature(function)
-        except (TypeError, ValueError):  # of what is written in C
-            signature = None
-        return cls(getattr(function, "__name__", "the function"), carry, signature)
-
     def __call__(self, *given: Any, **named: Any) -> Any:
-        return self._carry(self.used, None, given, named)
+        return self.carry_out(None, given, named)
 
     def within(self, function: Callable[..., Any], *given: Any, **named: Any) -> Any:
-        """`function(answer, *given, **named)`, called where the learner's code runs, with what the
-        learner wrote itself: for a function of the checks that hands it on to other processes. What
-        it returns comes back as `plain` data.
+        """Call `function(answer, *given, **named)` where the learner's code runs, with what the
+        learner wrote itself: for a function of the checks that hands it on to other processes. The
+        result comes back as `plain` data.
         """
-        return self._carry(self.used, function, given, named)
+        return self.carry_out(function, given, named)
+
+    def carry_out(
+        self, within: Callable[..., Any] | None, given: tuple[Any, ...], named: dict[str, Any]
+    ) -> Any:
+        """Make one of these calls in this process."""
+        with watched(self.ready_made, self.used):
+            if within:
+                return rebuilt(plain(within(self.function, *given, **named)))
+            return self.function(*given, **named)
+
+
+# --- a watch for ready-made answers ---
 
 
 @contextmanager
-def watched(ready_made: Iterable[str], used: list[str] | None = None) -> Iterator[list[str]]:
+def watched(ready_made: Iterable[str], used: list[str]) -> Iterator[None]:
     """Add to `used` which functions of `ready_made` are called in the block, as "module.name", by
     this thread or one that it starts.
 
     `ready_made` are full names of functions, classes or modules; what is defined in them counts.
     """
-    names, used = tuple(ready_made), [] if used is None else used
-    if not names:
-        yield used
+    names = (*ready_made, *BLINDS)
+    if len(names) == len(BLINDS):
+        yield
         return
     known: dict[int, tuple[object, str]] = {}  # kept beside its name, so that no id comes again
     over = False
 
-    def look(frame: FrameType, event: str, arg: Any) -> None:
+    def observe(frame: FrameType, event: str, arg: Any) -> None:
         if over or event not in ("call", "c_call"):  # over: in a thread that goes on
             return
         called: Any = frame.f_code if event == "call" else arg
         if id(called) not in known:
-            name = _name(called, frame)
-            known[id(called)] = called, name if _is_one(name, (*names, *BLINDS)) else ""
+            name = _full_name(called, frame)
+            known[id(called)] = called, name if any(belongs(name, to) for to in names) else ""
         name = known[id(called)][1]
-        if name and name not in used and not imports(frame):
+        if name and name not in used and not _imports(frame):
             used.append(name)
 
     before = sys.getprofile()
-    threading.setprofile(look)
-    sys.setprofile(look)
+    threading.setprofile(observe)
+    sys.setprofile(observe)
     try:
-        yield used
+        yield
     finally:
         over = True
         sys.setprofile(before)
         threading.setprofile(before)
 
 
-def _name(called: Any, frame: FrameType) -> str:
+def belongs(name: str, to: str) -> bool:
+    """Tell if a full name is that of this function, class or module, or of something in it."""
+    return f"{name}.".startswith(f"{to}.")
+
+
+def _full_name(called: Any, frame: FrameType) -> str:
     """The full name of what is called: a code object, or a function written in C."""
     if isinstance(called, CodeType):
         return f"{frame.f_globals.get('__name__')}.{called.co_qualname}"
     return f"{called.__module__}.{called.__name__}"
 
 
-def imports(frame: FrameType | None) -> bool:
-    """Whether a call belongs to an import: modules call much of their own while they load."""
+def _imports(frame: FrameType | None) -> bool:
+    """Tell if a call belongs to an import: modules call much of their own while they load."""
     while frame and frame.f_globals.get("__name__") != "importlib._bootstrap":
         frame = frame.f_back
     return frame is not None
 
 
-def _is_one(name: str, names: Iterable[str]) -> bool:
-    return any(f"{name}.".startswith(f"{each}.") for each in names)
+# --- a bound on computing time, so that an endless loop ends with a message ---
+
+
+class TookTooLong(BaseException):
+    """Raised in the middle of a block that has used up its `seconds` of computing.
+
+    A BaseException, so that no `except Exception` of a learner stops it.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.seconds = seconds
+        super().__init__(f"computed for more than {seconds:g} seconds")
+
+
+@contextmanager
+def bounded(seconds: float) -> Iterator[None]:
+    """Raise `TookTooLong` when the block has used `seconds` of processor time.
+
+    Processor time is used, so that a busy machine makes no answer wrong. Blocks may be nested: the
+    bound of the outer block holds inside the inner one as well. An import may take longer; the
+    bound begins anew then. Only the main thread, where cells run, receives signals; in any other
+    thread there is no bound.
+    """
+    renewed = 0
+
+    def stop(_: int, frame: FrameType | None) -> None:
+        nonlocal renewed
+        if renewed == _IMPORTS or not _imports(frame):
+            raise TookTooLong(seconds)
+        renewed += 1
+        signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+
+    left = computing_left()
+    if threading.current_thread() is not threading.main_thread() or 0 < left <= seconds:
+        yield  # without a bound, or with that of an outer block, which ends first
+        return
+    begun = time.process_time()
+    handler = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, handler)
+        if left:
+            charge(time.process_time() - begun, left)
+
+
+def computing_left() -> float:
+    """The seconds of computing that the innermost bound leaves; 0 without a bound."""
+    return signal.getitimer(signal.ITIMER_PROF)[0]
+
+
+def charge(seconds: float, left: float) -> None:
+    """Set the bound to the seconds that were `left`, less some that were used elsewhere."""
+    signal.setitimer(signal.ITIMER_PROF, max(left - seconds, 1e-6), _AGAIN)
+
+
+# --- plain data, which crosses to the judge as JSON: nothing of the learner's runs there, as it
+# could if it were unpickled ---
+
+# errors that judges tell from others; all others are only told by their names
+_KINDS = {kind.__name__: kind for kind in (NotImplementedError, MemoryError, TypeError)}
+
+
+def plain(value: Any) -> list[Any]:
+    """A value as JSON: its kind and its content. A run is the directory of its record. Of other
+    objects only the name of their type is kept.
+    """
+    match value:
+        case None | bool() | int() | float() | str():
+            return ["value", value]
+        case np.generic():
+            return plain(value.item())
+        case np.ndarray() if value.dtype.kind in "biuf":
+            return ["array", value.dtype.str, value.tolist()]
+        case list() | tuple():
+            return ["list", [plain(each) for each in value]]
+        case dict() if all(isinstance(key, str) for key in value):
+            return ["dict", {key: plain(each) for key, each in value.items()}]
+        case Schedule():
+            rounds = [[list(transfer) for transfer in each] for each in value.rounds]
+            goal = value.kind, value.owners, value.servers, value.hosts
+            return ["schedule", value.name, value.workers, value.chunks, rounds, *goal]
+        case Run() | SavedRun():
+            return ["run", str(value.run_dir if isinstance(value, Run) else value.path)]
+        case SpecError():
+            return ["spec error", value.field, plain(value.value), value.allowed]
+    return ["other", type(value).__name__]
+
+
+def rebuilt(data: Any) -> Any:
+    """The value of plain data. Raises an error of some kind for data that `plain` has not made."""
+    match data:
+        case ["value", None | bool() | int() | float() | str() as value]:
+            return value
+        case ["array", str(dtype), values] if np.dtype(dtype).kind in "biuf":
+            return np.array(values, dtype)
+        case ["list", values]:
+            return [rebuilt(each) for each in values]
+        case ["dict", dict() as values]:
+            return {str(key): rebuilt(each) for key, each in values.items()}
+        case ["schedule", _, workers, chunks, _, _, _, servers, _]:
+            if max(workers, chunks, servers) > LARGEST:
+                raise ValueError(f"more than {LARGEST} chunks or ranks")
+            return Schedule(*data[1:])
+        case ["run", str(path)]:
+            return SavedRun(path)
+        case ["spec error", str(field), value, str(allowed)]:
+            return SpecError(field, rebuilt(value), allowed)
+        case ["error", str(name), str(words)]:
+            return type(name, (_KINDS.get(name, Exception),), {})(words)
+        case ["other", str(name)]:
+            return type(name, (), {})()
+    raise ValueError("no plain data")

@@ -1,23 +1,128 @@
-"""The course under nbgrader: its directory, and points from judges that never run a learner's code.
-nbgrader reads the configuration that `set_up` writes; see notebooks/reference/grading.md.
+"""The notebooks that an instructor makes from the solutions: the exercises, and the course under
+nbgrader, with points from judges that never run a learner's code. The markers in a solution are
+nbgrader's, and so is what takes its answers out; see notebooks/reference/grading.md.
+
+nbgrader reads the configuration that `set_up` writes.
 """
 
+import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import nbformat
 from nbformat.v4 import new_output
 from nbgrader.converters import Autograde
-from nbgrader.preprocessors import Execute, NbGraderPreprocessor
+from nbgrader.preprocessors import (
+    ClearHiddenTests,
+    ClearOutput,
+    ClearSolutions,
+    Execute,
+    LockCells,
+    NbGraderPreprocessor,
+)
 from nbgrader.utils import is_grade
 
-from course_lib.course.generate import STUB, checks, solution_text
-from course_lib.course.grading import grade
+from course_lib.course.answers import sets
+from course_lib.course.grading import exercise_of, grade, opened
 from course_lib.errors import SpecError
 
+STUB = 'raise NotImplementedError("your turn")'  # in place of an answer; checks call it "to do"
+STEPS = (
+    ClearSolutions(code_stub={"python": STUB}, enforce_metadata=False),
+    ClearHiddenTests(enforce_metadata=False),
+    ClearOutput(),
+    LockCells(),
+)
+"""The steps from a cell of a solution to that of its exercise."""
 CONFIG = """from course_lib.course.instructors import configure
 
 configure(get_config())
 """
+_MARKER = re.compile("### (BEGIN|END) (SOLUTION|HIDDEN TESTS)")
+_CHECK = re.compile(r"""\bcheck\(["'](\w+)["']""")
+
+
+# --- exercises from solutions ---
+
+
+def generate(solutions: Path, exercises: Path) -> list[Path]:
+    """Write the exercise of each notebook in `solutions`, and return the paths written. The
+    solutions get their metadata for nbgrader.
+
+    Raises SpecError if there is no notebook, or its markers do not match.
+    """
+    paths: list[Path] = []
+    with suppress(OSError):  # of a name that is too long
+        paths = sorted(solutions.glob("*.ipynb"))
+    if not paths:
+        raise SpecError("solutions", str(solutions), "a directory with notebooks")
+    for path in paths:
+        try:
+            path.write_text(solution_text(path), encoding="utf-8")
+            made = exercise_text(path)
+            (exercises / path.name).write_text(made, encoding="utf-8")
+        except OSError as error:
+            why = f"cannot be written ({error.strerror}): name a directory"
+            raise SpecError("out", str(exercises), why) from None
+    return [exercises / path.name for path in paths]
+
+
+def solution_text(solution: Path) -> str:
+    """A solution with nbgrader's metadata: a cell with an answer is a solution, and one with hidden
+    tests is locked and has the points of the task that it checks.
+    """
+    with opened(solution) as notebook:
+        points = {task.name: task.points for task in sets().get(exercise_of(notebook), ())}
+        for cell in notebook.cells if points else ():
+            cell.metadata.pop("nbgrader", None)
+            hidden = "### BEGIN HIDDEN TESTS" in cell.source
+            answer = "### BEGIN SOLUTION" in cell.source
+            if cell.cell_type == "code" and (hidden or answer):
+                graded = {"points": points[checked(cell.source)]} if hidden else {}
+                cell.metadata["nbgrader"] = {
+                    "cell_type": "code",
+                    "grade": hidden,
+                    "grade_id": cell.id,
+                    "locked": hidden,
+                    **graded,
+                    "schema_version": 3,
+                    "solution": answer,
+                    "task": False,
+                }
+        return nbformat.writes(notebook) + "\n"
+
+
+def checked(source: str) -> str:
+    """The task that a cell checks. Raises SpecError if it checks none."""
+    call = _CHECK.search(source)
+    if not call:
+        raise SpecError("cell", source, 'hidden tests follow a check: verdict = check("ring", ...)')
+    return call[1]
+
+
+def exercise_text(solution: Path) -> str:
+    """The exercise made from a solution, as the text of its notebook file. Cells keep their ids; a
+    cell with nothing but hidden tests is left out. Raises SpecError, which names the cell, if
+    markers do not match.
+    """
+    with opened(solution) as notebook:
+        cells: list[nbformat.NotebookNode] = []
+        for cell in notebook.cells:
+            source = cell.source
+            markers = _MARKER.findall(source)
+            if markers != [(side, what) for _, what in markers[::2] for side in ("BEGIN", "END")]:
+                problem = f"each BEGIN is followed by its END ({solution.name}, cell {cell.id})"
+                raise SpecError("marker", markers, problem)
+            for step in STEPS:
+                step.preprocess_cell(cell, {"language": "python"}, len(cells))
+            cell.source = cell.source.strip("\n")
+            cells += [cell] if cell.source or not source else []
+        notebook.cells = cells
+        return nbformat.writes(notebook) + "\n"
+
+
+# --- nbgrader ---
 
 
 def set_up(solutions: Path, course: Path) -> list[Path]:
@@ -56,11 +161,11 @@ class Judge(NbGraderPreprocessor):
         folder = Path(resources["metadata"]["path"])
         verdicts = {v.task: v for v in grade(folder / f"{resources['metadata']['name']}.ipynb")}
         for cell in filter(is_grade, notebook.cells):
-            verdict = verdicts[checks(cell.source)]
-            said = repr(verdict)
+            verdict = verdicts[checked(cell.source)]
+            text = repr(verdict)
             cell.outputs = [
-                new_output("stream", name="stdout", text=f"{said}\n")
+                new_output("stream", name="stdout", text=f"{text}\n")
                 if verdict
-                else new_output("error", ename="NotYet", evalue=verdict.text, traceback=[said])
+                else new_output("error", ename="NotYet", evalue=verdict.text, traceback=[text])
             ]
         return notebook, resources

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Any
 
-from course_lib.course.answers import Answer, ExerciseTask, Unusable, Verdict, bounded
+from course_lib.course.answers import ExerciseTask, Unusable, Verdict
+from course_lib.course.handed_in import Answer, bounded
 from course_lib.launch import start
 from course_lib.record.events import Phase
 from course_lib.spec.fields import Link

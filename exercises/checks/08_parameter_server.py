@@ -8,7 +8,8 @@ import secrets
 from collections.abc import Sequence
 from typing import Any
 
-from course_lib.course.answers import Answer, ExerciseTask, Unusable, Verdict, bounded
+from course_lib.course.answers import ExerciseTask, Unusable, Verdict
+from course_lib.course.handed_in import Answer, bounded
 from course_lib.record.events import Metric
 
 from . import ready_made, servers

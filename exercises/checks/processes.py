@@ -13,8 +13,7 @@ from typing import Any, Literal
 
 from course_lib.cluster.run import Run
 from course_lib.course.answers import Unusable
-from course_lib.course.handed_in import Answer, watched
-from course_lib.course.plain import plain, rebuilt
+from course_lib.course.handed_in import Answer, plain, rebuilt, watched
 from course_lib.errors import Stalled, TaskFailed
 from course_lib.launch import start
 from course_lib.record.saved import SavedRun
@@ -89,7 +88,8 @@ def _run(
     """Where the learner's code runs: start the processes, and collect what they gave."""
 
     def work(task: Any) -> Any:
-        with watched(ready_made) as used:
+        used: list[str] = []
+        with watched(ready_made, used):
             return plain(role(task, learners, *given)), used
 
     with contextlib.ExitStack() as runs:

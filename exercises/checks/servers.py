@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from course_lib.course.answers import ENDLESS, Answer, TookTooLong, Verdict, bounded
+from course_lib.course.answers import ENDLESS, Verdict
+from course_lib.course.handed_in import Answer, TookTooLong, bounded
 from course_lib.record.events import Update
 
 from . import processes, ready_made

@@ -20,8 +20,7 @@ from course_lib import start
 from course_lib.collectives import Round, Schedule, Transfer, ring
 from course_lib.course import check
 from course_lib.course.answers import Verdict
-from course_lib.course.examination import Bounds
-from course_lib.course.grading import grade
+from course_lib.course.grading import Bounds, grade
 from tests.answers import Answers
 from tests.conftest import gone_within
 from tests.helpers import lockstep, until

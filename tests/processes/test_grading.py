@@ -13,8 +13,7 @@ import psutil
 import pytest
 
 from course_lib.course.answers import Verdict
-from course_lib.course.examination import Bounds
-from course_lib.course.grading import grade
+from course_lib.course.grading import Bounds, grade
 from tests.conftest import HOME, processes_of
 from tests.helpers import until
 from tests.processes.test_exercises import answered, solved

@@ -22,19 +22,10 @@ import pytest
 from course_lib.cluster.pipes import pair
 from course_lib.collectives import ring
 from course_lib.course import check, hint
-from course_lib.course.answers import TookTooLong, Verdict, bounded, sets
-from course_lib.course.examination import Bounds, Ended, Examinee, Said
-from course_lib.course.generate import (
-    PLACE,
-    STUB,
-    checks,
-    exercise_text,
-    generate,
-    solution_text,
-    without_answers,
-)
-from course_lib.course.grading import read
-from course_lib.course.plain import plain, rebuilt
+from course_lib.course.answers import Verdict, sets
+from course_lib.course.grading import Bounds, Called, Ended, Examinee, read
+from course_lib.course.handed_in import TookTooLong, bounded, plain, rebuilt
+from course_lib.course.instructors import STUB, checked, exercise_text, generate, solution_text
 from course_lib.errors import SpecError, Unavailable
 from course_lib.record.trace import Trace
 from tests.made_up import training
@@ -243,7 +234,7 @@ def test_an_examinee_that_goes_beyond_a_bound_is_given_up_in_words(
         by.begin("Checking ring")
         busy.start()
         with pytest.raises(Ended, match=re.escape(says)):
-            by.ask(Said, call="my_ring")
+            by.ask(Called, call="my_ring")
     busy.join()
 
 
@@ -257,7 +248,7 @@ RUNNING: Any = SimpleNamespace(state="running", wait=lambda timeout: None)
         b'{"number": 1, "seconds": -1}',
         b'{"number": 1, "seconds": NaN}',
         b'{"number": 1, "seconds": 0, "late": "perhaps"}',
-        b'{"number": 0, "seconds": 0, "returned": 3}',
+        b'{"number": 0, "seconds": 0, "value": 3}',
         b'[1, 0, "passed"]',
         b"passed",
     ],
@@ -268,7 +259,7 @@ def test_what_an_examinee_says_in_another_form_is_no_answer(said: bytes) -> None
         by = Examinee(RUNNING, psutil.Process(), channel, Bounds(patience=0.3))
         theirs.sendall(said + b"\n")
         with pytest.raises(Ended, match=r"gave back what cannot be read|was not done after"):
-            by.ask(Said, call="my_ring")
+            by.ask(Called, call="my_ring")
 
 
 @pytest.mark.parametrize(
@@ -314,7 +305,7 @@ def test_each_task_has_one_cell_that_is_graded_with_its_points(name: str) -> Non
         cell.id: cell.metadata.nbgrader for cell in solution.cells if "nbgrader" in cell.metadata
     }
     graded = {
-        checks(c.source): meta[c.id].points
+        checked(c.source): meta[c.id].points
         for c in solution.cells
         if c.id in meta and meta[c.id].grade
     }
@@ -359,7 +350,15 @@ def test_a_check_runs_the_cells_that_define_answers_and_none_that_only_look(name
         assert "check(" not in defined
 
 
-def test_an_answer_becomes_a_stub_and_a_hidden_test_nothing() -> None:
+def made_of(path: Path, source: str) -> str:
+    """The source of the exercise's only cell where the solution's is `source`."""
+    cell = nbformat.v4.new_code_cell(source, id="seven")
+    nbformat.write(nbformat.v4.new_notebook(cells=[cell]), path)
+    made: str = nbformat.reads(exercise_text(path), as_version=4).cells[0].source
+    return made
+
+
+def test_an_answer_becomes_a_stub_and_a_hidden_test_nothing(tmp_path: Path) -> None:
     source = """def f(x):
     y = 2 * x
     ### BEGIN SOLUTION
@@ -368,17 +367,12 @@ def test_an_answer_becomes_a_stub_and_a_hidden_test_nothing() -> None:
     ### END SOLUTION
 
 
-### BEGIN SOLUTION
-z = f(1)
-### END SOLUTION
-print(z)
+print(f(1))
 ### BEGIN HIDDEN TESTS
-assert z == 2
+assert f(1) == 2
 ### END HIDDEN TESTS"""
-    assert (
-        without_answers(source, "here")
-        == f"def f(x):\n    y = 2 * x\n    {STUB}\n\n\n{PLACE}\nprint(z)"
-    )
+    made = made_of(tmp_path / "lesson.ipynb", source)
+    assert made == f"def f(x):\n    y = 2 * x\n    {STUB}\n\n\nprint(f(1))"
 
 
 @pytest.mark.parametrize(
@@ -390,9 +384,9 @@ assert z == 2
         "### BEGIN SOLUTION\n### END HIDDEN TESTS",
     ],
 )
-def test_markers_that_do_not_match_are_refused_with_their_cell(source: str) -> None:
-    with pytest.raises(SpecError, match=r"\(lesson.ipynb, cell 7\)"):
-        without_answers(source, "lesson.ipynb, cell 7")
+def test_markers_that_do_not_match_are_refused_with_their_cell(tmp_path: Path, source: str) -> None:
+    with pytest.raises(SpecError, match=r"cell seven"):
+        made_of(tmp_path / "lesson.ipynb", source)
 
 
 def test_a_cell_with_nothing_but_hidden_tests_is_left_out_and_the_others_keep_their_ids(

@@ -33,9 +33,9 @@ from course_lib.cluster.pipes import LONGEST, pair
 from course_lib.cluster.roster import Roster
 from course_lib.cluster.supervisor import Supervisor
 from course_lib.collectives import ring
-from course_lib.course.generate import exercise_text
 from course_lib.course.grading import read
-from course_lib.course.plain import plain, rebuilt
+from course_lib.course.handed_in import plain, rebuilt
+from course_lib.course.instructors import exercise_text
 from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.record.home import create
 from course_lib.spec.faults import Fault
@@ -64,7 +64,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[
         raise AssertionError("a process was started")
 
     monkeypatch.setattr(launch, "Run", begin)
-    for place in ("racing.race.Run", "strategies.trial.Run", "course.examination.Run"):
+    for place in ("racing.race.Run", "strategies.trial.Run", "course.grading.Run"):
         monkeypatch.setattr(f"course_lib.{place}", begin)
     monkeypatch.setattr("course_lib.reduction.measure.start", begin)
     monkeypatch.setattr(nursery, "popen", never)
@@ -352,7 +352,7 @@ def test_a_notebook_is_read_or_refused(changes: list[tuple[Any, Any]], junk: byt
 
 
 @fuzzed(300)
-@given(st.one_of(JSON, st.lists(JSON, max_size=7).map(lambda rest: ["schedule", "x", *rest])))
+@given(st.one_of(JSON, st.lists(JSON, max_size=8).map(lambda rest: ["schedule", "x", *rest])))
 def test_plain_data_is_data_again_or_refused(data: Any) -> None:
     with contextlib.suppress(Exception):
         value = rebuilt(data)

@@ -8,8 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from course_lib.course.answers import bounded
-from course_lib.course.handed_in import Answer
+from course_lib.course.handed_in import Answer, bounded
 from course_lib.record.events import Read
 
 from ..processes import SIZES, World

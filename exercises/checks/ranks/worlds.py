@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, Verdict, bounded
-from course_lib.course.handed_in import Answer
+from course_lib.course.answers import ENDLESS, Unusable, Verdict
+from course_lib.course.handed_in import Answer, TookTooLong, bounded
 
 from ..processes import PATIENCE, SIZES, Role, World, carry_out
 from .witness import Witness

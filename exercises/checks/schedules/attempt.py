@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from course_lib.collectives import Proof, Schedule, verify
-from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, bounded
+from course_lib.course.answers import ENDLESS, Unusable
+from course_lib.course.handed_in import TookTooLong, bounded
 
 from .smallest import Failure, smallest_failure
 

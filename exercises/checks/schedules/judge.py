@@ -9,7 +9,8 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.collectives import Schedule, verify
-from course_lib.course.answers import ENDLESS, TookTooLong, Unusable, Verdict, bounded
+from course_lib.course.answers import ENDLESS, Unusable, Verdict
+from course_lib.course.handed_in import TookTooLong, bounded
 from course_lib.reduction.measure import job, measure
 
 from . import mistakes

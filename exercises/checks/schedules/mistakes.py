@@ -14,7 +14,7 @@ from course_lib.collectives import Round, Schedule, Transfer
 from course_lib.collectives.contributions import sound, whole
 from course_lib.collectives.explain import ranks_text
 from course_lib.collectives.schedule import Op
-from course_lib.course.answers import TookTooLong, bounded
+from course_lib.course.handed_in import TookTooLong, bounded
 
 from .attempt import LONGEST_TRY, SIZES, Attempt
 
