@@ -8,6 +8,7 @@ import nbformat
 
 from course_lib.errors import SpecError
 from course_lib.record.files import leave
+from course_lib.record.home import usable
 
 FOLDERS = ("notebooks", "exercises")
 KINDS = {".ipynb", ".md", ".svg", ".png"}
@@ -24,20 +25,18 @@ def deliver(course: Path, copy: Path) -> list[str]:
     """
     if copy.resolve().is_relative_to(course.resolve()):
         raise SpecError("copy_to", str(copy), "a folder outside of the course's own")
-    said = []
-    try:
+    notes = []
+    with usable("copy_to", copy):
         for source in sorted(path for name in FOLDERS for path in (course / name).rglob("*")):
             name = source.relative_to(course)
             if source.suffix in KINDS and not any(part.startswith(".") for part in name.parts):
-                said += _deliver(source, copy / name, copy / DELIVERED / name)
-    except OSError as error:
-        raise SpecError("copy_to", str(copy), f"cannot be written ({error.strerror})") from None
-    return said
+                notes += _deliver(source, copy / name, copy / DELIVERED / name)
+    return notes
 
 
 def _deliver(source: Path, mine: Path, delivered: Path) -> list[str]:
-    """Bring one file; what to tell the learner of it."""
-    new, said = source.read_bytes(), []
+    """Bring one file, and return what to tell the learner of it."""
+    new, notes = source.read_bytes(), []
     before = delivered.read_bytes() if delivered.is_file() else None
     for path in (mine, delivered):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -50,36 +49,33 @@ def _deliver(source: Path, mine: Path, delivered: Path) -> list[str]:
         except Exception:  # no notebook, or one that is damaged: nbformat has no error of its own
             changed = new if own == before else own
         if changed == own:
-            said = [f"{mine}: yours is kept; the course's: {delivered}"]
+            notes = [f"{mine}: yours is kept; the course's: {delivered}"]
         elif changed != new:
             kept = mine.with_suffix(".before.ipynb")
             leave(kept, own)
-            said = [f"{mine}: brought up to date around your cells; as it was: {kept.name}"]
+            notes = [f"{mine}: brought up to date around your cells; as it was: {kept.name}"]
         leave(mine, changed)
     leave(delivered, new)
-    return said
+    return notes
 
 
 def _merged(before: bytes, mine: bytes, new: bytes) -> bytes:
     """The new notebook with the cells that the learner changed or added since the one before; each
     of those that the new one has not comes after the cell that it followed. Outputs do not count.
     """
-    if mine == before:
-        return new
-    was, own, notebook = (
+    old, own, notebook = (
         nbformat.reads(each.decode(), as_version=4) for each in (before, mine, new)
     )
-    source = {cell.id: cell.source for cell in was.cells}
-    at, answers = -1, 0
+    source = {cell.id: cell.source for cell in old.cells}
+    at, changed = -1, False
     for cell in own.cells:
         place = {each.id: i for i, each in enumerate(notebook.cells)}
         at = place.get(cell.id, at)
-        if cell.source == source.get(cell.id):
-            continue
-        answers += 1
-        if cell.id in place:
-            notebook.cells[at] = cell
-        else:
-            at += 1
-            notebook.cells.insert(at, cell)
-    return nbformat.writes(notebook).encode() if answers else new
+        if cell.source != source.get(cell.id):
+            changed = True
+            if cell.id in place:
+                notebook.cells[at] = cell
+            else:
+                at += 1
+                notebook.cells.insert(at, cell)
+    return nbformat.writes(notebook).encode() if changed else new

@@ -26,6 +26,7 @@ from nbgrader.utils import is_grade
 from course_lib.course.answers import sets
 from course_lib.course.grading import exercise_of, grade, opened
 from course_lib.errors import SpecError
+from course_lib.record.home import usable
 
 STUB = 'raise NotImplementedError("your turn")'  # in place of an answer; checks call it "to do"
 STEPS = (
@@ -52,20 +53,20 @@ def generate(solutions: Path, exercises: Path) -> list[Path]:
 
     Raises SpecError if there is no notebook, or its markers do not match.
     """
-    paths: list[Path] = []
-    with suppress(OSError):  # of a name that is too long
-        paths = sorted(solutions.glob("*.ipynb"))
-    if not paths:
-        raise SpecError("solutions", str(solutions), "a directory with notebooks")
-    for path in paths:
-        try:
+    paths = _notebooks(solutions)
+    with usable("out", exercises):
+        for path in paths:
             path.write_text(solution_text(path), encoding="utf-8")
-            made = exercise_text(path)
-            (exercises / path.name).write_text(made, encoding="utf-8")
-        except OSError as error:
-            why = f"cannot be written ({error.strerror}): name a directory"
-            raise SpecError("out", str(exercises), why) from None
+            (exercises / path.name).write_text(exercise_text(path), encoding="utf-8")
     return [exercises / path.name for path in paths]
+
+
+def _notebooks(solutions: Path) -> list[Path]:
+    """The notebooks in a folder. Raises SpecError if there is none."""
+    with suppress(OSError):  # of a name that is too long
+        if paths := sorted(solutions.glob("*.ipynb")):
+            return paths
+    raise SpecError("solutions", str(solutions), "a directory with notebooks")
 
 
 def solution_text(solution: Path) -> str:
@@ -130,16 +131,13 @@ def set_up(solutions: Path, course: Path) -> list[Path]:
     configuration, unless there is one. Returns the notebooks written. Raises SpecError.
     """
     made = []
-    try:
-        for path in sorted(solutions.glob("*.ipynb")):
-            made.append(course / "source" / path.stem / path.name)
+    for path in _notebooks(solutions):
+        made.append(course / "source" / path.stem / path.name)
+        with usable("nbgrader", course):
             made[-1].parent.mkdir(parents=True, exist_ok=True)
             made[-1].write_text(solution_text(path), encoding="utf-8")
-        if not (course / "nbgrader_config.py").exists():
-            (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
-    except OSError as error:
-        why = f"cannot be made ({error.strerror}): name a directory"
-        raise SpecError("nbgrader", str(course), why) from None
+            if not (course / "nbgrader_config.py").exists():
+                (course / "nbgrader_config.py").write_text(CONFIG, encoding="utf-8")
     return made
 
 

@@ -2,13 +2,13 @@
 folder, and shown as a card. It is the learner's own note, and no grade.
 """
 
-import json
-import os
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
 
 from course_lib import text
 from course_lib.course.answers import ExerciseTask, sets
@@ -21,65 +21,72 @@ NAME = ".lockstep-progress.jsonl"
 STYLE = ".ls.ls-card .solved { color: #009E73; font-weight: 600 }"
 
 
+class Entry(BaseModel):
+    """A line of the file: a check of the answer to `task`, and `when` that was."""
+
+    task: str
+    state: str
+    when: str
+
+
 @dataclass(frozen=True)
 class Standing:
-    """How far a learner is with a task: checks of an answer, and the time of the first that passed
+    """A learner's standing with a task: checks of an answer, and the time of the first that passed
     ("2026-11-23 14:05"; "" if none has).
     """
 
     tries: int = 0
     solved: str = ""
 
+    def __str__(self) -> str:
+        tries = f"{self.tries} {'try' if self.tries == 1 else 'tries'}"
+        if self.solved:
+            return f"solved {self.solved}, {tries}"
+        return f"not yet, {tries}" if self.tries else "to do"
 
-def place(notebook: Path | None = None) -> Path | None:
+
+def place() -> Path | None:
     """The file for all lessons and exercises of a course, which lies above their folders. None if
     no notebook is open, as in a program or a test run: nothing is kept then.
     """
-    folder = notebook.parent if notebook else (found := guesses.place()) and found.parent
-    if folder is None:
+    if not (beside := guesses.place()):
         return None
-    inside = folder.name in ("notebooks", "exercises", "solutions")
-    return (folder.parent if inside else folder) / NAME
+    inside = beside.parent.name in ("notebooks", "exercises", "solutions")
+    return beside.parents[1 if inside else 0] / NAME
 
 
-def note(task: str, state: str, path: Path | None = None) -> None:
+def note(task: str, state: str) -> None:
     """Note a check of an answer. A folder that cannot be written costs the note, nothing else.
 
     A line is added in one call, so that kernels may do so at the same time.
     """
-    if (path := path or place()) and state != "to do":
-        when = time.strftime("%Y-%m-%d %H:%M")
-        line = json.dumps({"task": task, "state": state, "when": when}) + "\n"
-        with suppress(OSError):
-            there = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-            try:
-                os.write(there, line.encode())
-            finally:
-                os.close(there)
+    if (path := place()) and state != "to do":
+        entry = Entry(task=task, state=state, when=time.strftime("%Y-%m-%d %H:%M"))
+        with suppress(OSError), path.open("ab", buffering=0) as file:
+            file.write(f"{entry.model_dump_json()}\n".encode())
 
 
 def noted(path: Path | None) -> tuple[dict[str, Standing], str]:
-    """The standing of each task that was checked, and what is to be told of the file; lines that
+    """The standing of each task that was checked, and words for a file that is damaged; lines that
     cannot be read are left out.
     """
-    found, damaged = dict[str, Standing](), 0
+    standings, damaged = dict[str, Standing](), 0
     try:
-        lines = path.read_bytes().splitlines() if path else []
-    except FileNotFoundError:
-        lines = []
+        lines = path.read_bytes().splitlines() if path and path.exists() else []
     except OSError as error:
         return {}, f"{path} cannot be read ({error.strerror}): nothing is known of earlier checks."
     for line in lines:
         try:
-            said = json.loads(line)
-            task, state, when = (str(said[key]) for key in ("task", "state", "when"))
-        except (ValueError, TypeError, KeyError):
+            entry = Entry.model_validate_json(line)
+        except ValidationError:
             damaged += 1
             continue
-        before = found.get(task, Standing())
+        before = standings.get(entry.task, Standing())
         if not before.solved:  # what is checked again once it is solved is no try
-            found[task] = Standing(before.tries + 1, when[:16] if state == "passed" else "")
-    return found, f"{text.count(damaged, 'line')} of {path} cannot be read." if damaged else ""
+            solved = entry.when[:16] if entry.state == "passed" else ""
+            standings[entry.task] = Standing(before.tries + 1, solved)
+    words = f"{text.count(damaged, 'line')} of {path} cannot be read." if damaged else ""
+    return standings, words
 
 
 class Progress(Card):
@@ -97,31 +104,33 @@ class Progress(Card):
     ) -> None:
         self.exercises, self.standings, self.note = exercises, standings, note
 
+    def standing(self, task: ExerciseTask) -> Standing:
+        return self.standings.get(task.name, Standing())
+
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """Of each task: its exercise, its name, its points, and how it stands."""
+        """A row for each task: its exercise, its name, its points, and how it stands."""
         return [
-            (_title(name), task.name, f"{task.points}", self._stands(task.name))
+            (_title(name), task.name, f"{task.points}", str(self.standing(task)))
             for name, tasks in self.exercises.items()
             for task in tasks
         ]
 
     def body(self) -> str:
-        said = [element("p", part) for part in (self.summary(), self.note) if part]
-        return join([element("h3", self.title), *said, *map(self._exercise, self.exercises)])
+        words = [element("p", part) for part in (self.summary(), self.note) if part]
+        return join([element("h3", self.title), *words, *map(self._exercise, self.exercises)])
 
     def _exercise(self, name: str) -> Markup:
         """An exercise, open once one of its tasks was tried."""
         tasks = self.exercises[name]
         lines: list[Markup] = []
         for task in tasks:
-            stands = self._stands(task.name)
-            solved = stands.startswith("solved")
-            tick = element("span", "✓ ", class_="solved") if solved else None
+            standing = self.standing(task)
+            tick = element("span", "✓ ", class_="solved") if standing.solved else None
+            kind = "" if standing.solved else "quiet"
             cells = [element("td", f"{task.points} points", class_="quiet")]
-            cells.append(element("td", [tick, stands], class_="" if solved else "quiet"))
+            cells.append(element("td", [tick, str(standing)], class_=kind))
             lines.append(element("tr", element("th", task.name, scope="row"), *cells))
-        label = f"{_title(name)}: {self._counted(tasks)}"
-        summary = element("summary", label, data_lm_suppress_shortcuts="true")
+        summary = element("summary", f"{_title(name)}: {self._counted(tasks)}")
         tried = any(task.name in self.standings for task in tasks)
         table = element("table", element("tbody", lines))
         return element("details", summary, table, open="" if tried else None)
@@ -130,7 +139,7 @@ class Progress(Card):
         return self._counted([task for each in self.exercises.values() for task in each])
 
     def _counted(self, tasks: Sequence[ExerciseTask]) -> str:
-        done = [task for task in tasks if self.standings.get(task.name, Standing()).solved]
+        done = [task for task in tasks if self.standing(task).solved]
         points, most = (sum(task.points for task in those) for those in (done, tasks))
         return f"{len(done)} of {text.count(len(tasks), 'task')} solved, {points} of {most} points."
 
@@ -143,13 +152,6 @@ class Progress(Card):
 
     def __repr__(self) -> str:
         return self.table()
-
-    def _stands(self, task: str) -> str:
-        stands = self.standings.get(task, Standing())
-        tries = f"{stands.tries} {'try' if stands.tries == 1 else 'tries'}"
-        if stands.solved:
-            return f"solved {stands.solved}, {tries}"
-        return f"not yet, {tries}" if stands.tries else "to do"
 
 
 def progress(folder: Path | str | None = None) -> Progress:

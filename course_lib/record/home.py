@@ -26,11 +26,11 @@ def create(spec: RunSpec) -> RunDir:
     Raises `SpecError` if that cannot be written, is not empty, or belongs to somebody else.
     """
     if spec.run_dir is None:
-        with _usable("LOCKSTEP_HOME", _named()):
+        with usable("LOCKSTEP_HOME", _named()):
             _make_room(runs(), _OURS, KEEP)
             prefix = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.strategy}-"
             return RunDir(tempfile.mkdtemp(prefix=prefix, dir=runs()))
-    with _usable("run_dir", spec.run_dir):
+    with usable("run_dir", spec.run_dir):
         path = spec.run_dir.expanduser().resolve()
         path.mkdir(parents=True, exist_ok=True, mode=0o700)
         if any(path.iterdir()):
@@ -78,7 +78,8 @@ def runs() -> Path:
 
 
 @contextlib.contextmanager
-def _usable(field: str, path: Path | str) -> Iterator[None]:
+def usable(field: str, path: Path | str) -> Iterator[None]:
+    """Raise `SpecError` for `field` if the block cannot write to `path`."""
     try:
         yield
     except SpecError:

@@ -40,11 +40,14 @@ def test_a_check_counts_as_a_try_until_one_passes_and_a_stub_does_not(course: Pa
     assert standings["ring"].tries == 3 and standings["ring"].solved[:2] == "20"
 
 
-def test_lessons_and_exercises_of_a_course_have_one_file(tmp_path: Path) -> None:
-    for folder in ("notebooks", "exercises"):
-        assert place(tmp_path / folder / "x.ipynb") == tmp_path / NAME
-    assert place(tmp_path / "x.ipynb") == tmp_path / NAME
+def test_lessons_and_exercises_of_a_course_have_one_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert place() is None  # no notebook is open: a test run leaves nothing
+    for folder in ("notebooks", "exercises", ""):
+        shell = SimpleNamespace(user_ns={"__session__": str(tmp_path / folder / "x.ipynb")})
+        monkeypatch.setattr(guesses, "get_ipython", lambda shell=shell: shell)
+        assert place() == tmp_path / NAME
 
 
 def test_kernels_that_note_at_the_same_time_lose_nothing(course: Path) -> None:
@@ -90,8 +93,11 @@ def test_all_exercises_are_shown_with_their_points_and_what_is_solved(course: Pa
     assert "✓ </span>solved" in html and "<script" not in html and repr(shown) == shown.table()
 
 
-def test_a_course_elsewhere_is_shown_by_its_folder(tmp_path: Path) -> None:
-    note("ring", "passed", tmp_path / NAME)
-    assert progress(tmp_path).summary().startswith("1 of ")
+def test_a_course_elsewhere_is_shown_by_its_folder(
+    course: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    note("ring", "passed")
+    monkeypatch.undo()
+    assert progress(course).summary().startswith("1 of ")
     with pytest.raises(SpecError, match="the folder of the course"):
         progress(tmp_path / "none")
