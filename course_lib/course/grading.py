@@ -46,6 +46,7 @@ from course_lib.record import home
 from course_lib.record.clock import clock
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.spec.run_spec import RunSpec
+from course_lib.strategies.gate import Request
 
 EXAMINEE = "worker:0"
 PERIOD = 0.1  # seconds after which the use of processor and memory is read again
@@ -278,7 +279,7 @@ def examinee(folder: Path, bounds: Bounds) -> Iterator[Examinee]:
         door.bind(str(address))
         door.listen(1)
         program = partial(examine, folder, address)
-        ready = prepare(spec, probe(), programs={"worker": program})
+        ready = prepare(Request(spec, programs={"worker": program}), probe())
         # without a summary, a run unpickles what its tasks have left
         ready = replace(ready, summarize=lambda run: None, temporary=True)
         run, by = Run(ready, clock(), files), None
