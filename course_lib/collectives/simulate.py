@@ -106,13 +106,14 @@ class _Network:
 
     def round(self, m: Messages, at: np.ndarray) -> np.ndarray:
         """When each rank is done with a round that it begins at `at`; both have shape (ranks,)."""
-        self._look(m)
+        if m is not self.last:
+            self._prepare(m, self.last)
+            self.last = m
         if self.one_each:  # no queues at the ports: much faster
             self.sent = at + self.sending
             over = self._links(self.sent)
-            came = np.maximum((over + self.under_way)[self.into], at + self.receiving_by_rank)
-            self.came = came
-            return np.maximum(came, over) + self.adding
+            self.came = np.maximum(over + self.under_way, at[m.dst] + self.receiving)
+            return np.maximum(over, self.came[self.into]) + self.adding
         self.sent = serve(m.src, at.copy(), np.full(len(m.src), -np.inf), self.sending)
         over = self._links(self.sent)
         self.came = serve(m.dst, at.copy(), over + self.under_way, self.receiving)
@@ -123,15 +124,12 @@ class _Network:
 
     def times(self, m: Messages, number: int) -> Times:
         """The times of the messages of the last round, which has this `number`."""
-        sent, came = self.sent - self.sending, self.came[m.dst] if self.one_each else self.came
-        rows = zip(*(column.tolist() for column in (m.src, m.dst, sent, came)), strict=True)
+        columns = m.src, m.dst, self.sent - self.sending, self.came
+        rows = zip(*(column.tolist() for column in columns), strict=True)
         return {(number, src, dst): (start, end) for src, dst, start, end in rows}
 
-    def _look(self, m: Messages) -> None:
+    def _prepare(self, m: Messages, last: Messages | None) -> None:
         """Find which ranks exchange messages in a round, and how long that takes them."""
-        last, self.last = self.last, m
-        if m is last:
-            return
         if last is None or m.src is not last.src or m.dst is not last.dst:
             ranks = np.arange(len(self.place))
             self.into = np.argsort(m.dst)
@@ -143,7 +141,6 @@ class _Network:
         taking = intra.alpha + intra.beta * m.bytes
         taking[self.across] = inter.alpha + inter.beta * m.bytes[self.across]
         self.sending, self.receiving = taking * self.slow[m.src], taking * self.slow[m.dst]
-        self.receiving_by_rank = self.receiving[self.into]
         self.under_way = np.full(len(m.src), intra.delay)
         self.under_way[self.across] = inter.delay
         added = np.bincount(m.dst, m.reduced, len(self.place))
