@@ -3,7 +3,7 @@ reads the schedule.
 """
 
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, HALVES, build, closed_form, find
-from course_lib.collectives.contributions import State
+from course_lib.collectives.contributions import Problem, State
 from course_lib.collectives.cost import (
     AlphaBeta,
     ClosedForm,
@@ -13,7 +13,6 @@ from course_lib.collectives.cost import (
     bus_bandwidth,
     cost,
 )
-from course_lib.collectives.explain import Problem
 from course_lib.collectives.schedule import Round, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
 from course_lib.collectives.verify import Proof, verify

@@ -1,10 +1,19 @@
 """Which ranks' contributions each chunk of each rank holds, followed round by round without
-numbers.
+numbers; and why a result is wrong: which rank lacks which contribution, and in which transfer it
+was lost or added again.
 """
 
-from collections.abc import Iterable
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
 
 from course_lib.collectives.schedule import Schedule, Transfer
+
+ProblemKind = Literal[
+    "rank", "chunk", "self", "nothing", "conflict", "overwrite", "missing", "twice"
+]
+Cell = tuple[int, int]  # rank, chunk
 
 FROM_OWNER = ("all_gather", "broadcast")  # kinds in which a chunk comes from its owner alone
 
@@ -74,3 +83,201 @@ def sound(schedule: Schedule, transfer: Transfer) -> bool:
 def members(bits: int) -> tuple[int, ...]:
     """The ranks in a bit set."""
     return tuple(rank for rank in range(bits.bit_length()) if bits >> rank & 1)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """One problem of a schedule, in words (`text`) and as values: its kind, the round, rank and
+    chunk in which it arises, and the `transfer` that is wrong (None if one is missing).
+
+    For "missing" and "twice": the results of `ranks` are wrong because of it. They lack the data of
+    the ranks in `contributions`, or count them more than once.
+    """
+
+    kind: ProblemKind
+    text: str
+    round: int
+    rank: int
+    chunk: int
+    transfer: Transfer | None
+    ranks: tuple[int, ...] = ()
+    contributions: tuple[int, ...] = ()
+
+
+class Step(NamedTuple):
+    """A transfer in a round, and the contributions (a bit set) that it wiped out or added again."""
+
+    round: int
+    transfer: Transfer
+    bits: int
+
+
+class Cause(NamedTuple):
+    """Why a result is wrong: in words, where it began, and the transfer that did it, if one did."""
+
+    round: int
+    rank: int
+    text: str
+    transfer: Transfer | None = None
+
+
+def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
+    """The problems behind the cells that are `wrong` at the end of a schedule; cells that are wrong
+    for the same reason share a problem.
+    """
+    history = _History(schedule, {chunk for _, chunk in wrong})
+    groups: dict[tuple[ProblemKind, Cause, int, int], list[int]] = defaultdict(list)
+    for rank, chunk in wrong:
+        once, twice = history.once[rank][chunk], history.twice[rank][chunk]
+        missing = (goal(schedule, rank, chunk) or 0) & ~once
+        if twice:
+            groups["twice", _why_twice(history, rank, chunk), chunk, twice].append(rank)
+        if missing:
+            cause = _why_missing(history, rank, chunk, missing)
+            groups["missing", cause, chunk, missing].append(rank)
+    problems = []
+    for (kind, cause, chunk, bits), ranks in groups.items():
+        whose = history.whose(bits)
+        result = f"lacks {whose}" if kind == "missing" else f"counts {whose} more than once"
+        text = f"{cause.text}, so chunk {chunk} of {ranks_text(ranks)} {result}."
+        where = cause.round, cause.rank, chunk, cause.transfer
+        problems.append(Problem(kind, text, *where, tuple(ranks), members(bits)))
+    return sorted(problems, key=lambda p: p.round)
+
+
+class _History(State):
+    """The state at the end of a schedule, and what happened to some of the chunks on the way."""
+
+    def __init__(self, schedule: Schedule, chunks: set[int]) -> None:
+        super().__init__(schedule)
+        # the last transfer into a cell, and what that wiped out
+        self.arrived: dict[Cell, Step] = {}
+        # chunk -> copies that replaced contributions which no other rank had
+        self.lost: dict[int, list[Step]] = defaultdict(list)
+        # the reduce that made the double count in a cell
+        self.added_again: dict[Cell, Step] = {}
+        # the number of rounds after which a rank had all of a chunk
+        self.complete: dict[Cell, int] = {}
+        for chunk in chunks:
+            for rank in range(schedule.workers):
+                self._note_complete((rank, chunk), 0)
+        for number, transfers in enumerate(schedule.rounds):
+            before = dict(self.added_again)
+            usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
+            for t, had, brought in self.apply(usable):
+                self._note(number, t, had, brought, before)
+
+    def _note(
+        self, number: int, t: Transfer, had: int, brought: int, before: dict[Cell, Step]
+    ) -> None:
+        cell = (t.dst, t.chunk)
+        lost = had & ~brought if t.op == "copy" else 0
+        self.arrived[cell] = Step(number, t, lost)
+        if t.op == "copy":
+            self.added_again.pop(cell, None)
+            for row in self.once:
+                lost &= ~row[t.chunk]
+            if lost:
+                self.lost[t.chunk].append(Step(number, t, lost))
+        if (t.src, t.chunk) in before:  # the double count came with the chunk
+            self.added_again.setdefault(cell, before[t.src, t.chunk])
+        elif t.op == "reduce" and had & brought:
+            self.added_again.setdefault(cell, Step(number, t, had & brought))
+        self._note_complete(cell, number + 1)
+
+    def _note_complete(self, cell: Cell, rounds: int) -> None:
+        rank, chunk = cell
+        if self.once[rank][chunk] == whole(self.schedule, chunk):
+            self.complete.setdefault(cell, rounds)
+        else:
+            self.complete.pop(cell, None)
+
+    def whose(self, bits: int) -> str:
+        """A bit set as "the gradients of ranks 0 and 3"."""
+        data = "data" if self.schedule.kind in FROM_OWNER else "gradient"
+        s = "s" if data == "gradient" and bits.bit_count() > 1 else ""
+        return f"the {data}{s} of {ranks_text(members(bits))}"
+
+
+def _why_twice(history: _History, rank: int, chunk: int) -> Cause:
+    number, t, again = history.added_again[rank, chunk]
+    sends = f"rank {t.src} sends chunk {chunk} with {history.whose(again)} to rank {t.dst}"
+    adds = "which has that already, and op 'reduce' adds it again"
+    return Cause(number, t.dst, f"round {number}: {sends}, {adds}", t)
+
+
+def _why_missing(history: _History, rank: int, chunk: int, missing: int) -> Cause:
+    """The likeliest reason: a rank had all of the chunk but did not send it on, or a copy replaced
+    contributions, or no rank ever had them all.
+    """
+    holders = {r: after for (r, c), after in history.complete.items() if c == chunk}
+    if holders:
+        return _not_sent(history, rank, chunk, missing, holders)
+    for number, t, lost in history.lost[chunk]:
+        if lost & missing:
+            copy = f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
+            gone = f"wipes out {history.whose(lost)}, which no other rank has by then"
+            return Cause(number, t.dst, f"{copy} {gone}", t)
+    held = [row[chunk] for row in history.once]
+    has = [r for r, bits in enumerate(held) if bits & missing == missing]
+    if tuple(has) == members(missing):
+        whose = history.whose(missing)
+        never = "never get away" if whose.startswith("the gradients") else "never gets away"
+        text = f"{whose} in chunk {chunk} {never} from {ranks_text(has)}"
+        return Cause(0, has[0], text)
+    if has:
+        came = (history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived)
+        number = max(came, default=0)
+        text = f"chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
+        return Cause(number, has[0], f"after round {number}: {text}")
+    best = max(range(len(held)), key=lambda r: held[r].bit_count())
+    lacks = history.whose(whole(history.schedule, chunk) & ~held[best])
+    closest = f"rank {best} comes closest, and lacks {lacks}"
+    last = max(len(history.schedule.rounds) - 1, 0)
+    return Cause(last, best, f"no rank ever has all of chunk {chunk} ({closest})")
+
+
+def _not_sent(
+    history: _History, rank: int, chunk: int, missing: int, holders: dict[int, int]
+) -> Cause:
+    """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`,
+    or to the rank from which `rank` has it.
+    """
+    last = history.arrived.get((rank, chunk))
+    while last and last.transfer.op == "copy" and last.transfer.src not in holders:
+        before = history.arrived.get((last.transfer.src, chunk))
+        if before and before.round >= last.round:
+            break
+        rank, last = last.transfer.src, before
+    neighbours = {step.transfer.src for (dst, _), step in history.arrived.items() if dst == rank}
+    # preferably one that sends to it anyway, then the earliest
+    holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))
+    after = holders[holder]
+    end = "the last round" if after == len(history.schedule.rounds) else f"round {after - 1}"
+    since = f"after {end}" if after else "from the start"
+    if last is None:
+        number = min(after, max(len(history.schedule.rounds) - 1, 0))
+        text = f"rank {rank} never receives chunk {chunk} from rank {holder}, "
+        return Cause(number, rank, f"{text}which has all of it {since}")
+    text = (
+        f"rank {rank} receives chunk {chunk} for the last time in round {last.round}, "
+        f"from rank {last.transfer.src}; "
+        f"rank {holder} has all of it {since}, but does not send it to rank {rank} then"
+    )
+    return Cause(last.round, rank, text, last.transfer if last.bits & missing else None)
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """ "rank 3", "ranks 0 and 2", "ranks 0, 1, 2 and 5"; runs of more than three become "ranks 0 to
+    6".
+    """
+    parts: list[str] = []
+    i = 0
+    while i < len(ranks):
+        j = i
+        while j + 1 < len(ranks) and ranks[j + 1] == ranks[j] + 1:
+            j += 1
+        parts += [f"{ranks[i]} to {ranks[j]}"] if j - i > 2 else [str(r) for r in ranks[i : j + 1]]
+        i = j + 1
+    listed = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    return f"rank{'s' if len(ranks) > 1 else ''} {listed}"

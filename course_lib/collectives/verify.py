@@ -23,8 +23,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from course_lib.collectives.contributions import State, goal, sound
-from course_lib.collectives.explain import Problem, explain
+from course_lib.collectives.contributions import Problem, State, explain, goal, sound
 from course_lib.collectives.schedule import Schedule, Transfer
 
 LIMIT = 20  # problems kept: a wrong schedule is usually wrong in many places

@@ -11,8 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from course_lib.collectives import Round, Schedule, Transfer
-from course_lib.collectives.contributions import sound, whole
-from course_lib.collectives.explain import ranks_text
+from course_lib.collectives.contributions import ranks_text, sound, whole
 from course_lib.collectives.schedule import Op
 from course_lib.course.handed_in import TookTooLong, bounded
 

@@ -5,8 +5,7 @@ round.
 import pytest
 
 from course_lib.collectives import Schedule, Transfer, ring, tree, verify
-from course_lib.collectives.contributions import members
-from course_lib.collectives.explain import ranks_text
+from course_lib.collectives.contributions import members, ranks_text
 
 from .cases import mine, ring_lists
 
