@@ -83,17 +83,15 @@ class Terms(NamedTuple):
 
 @dataclass(frozen=True)
 class ClosedForm:
-    """The textbook cost of an algorithm, from formulas and not from its schedule: rounds, messages,
-    the bytes that the busiest rank sends, the bytes that all ranks send, and the terms of the time.
+    """The textbook cost of an algorithm, from formulas and not from its schedule: rounds, the bytes
+    that the busiest rank sends, and the terms of the time.
 
     It holds for sizes that divide evenly into the chunks, with all ranks on one host (for
     `hierarchical`: on equal hosts). It is exact, or with `exact=False` an upper bound.
     """
 
     rounds: int
-    messages: int
     bytes_per_rank: float
-    total_bytes: float
     terms: Terms
     exact: bool = True
 

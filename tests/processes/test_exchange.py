@@ -205,12 +205,9 @@ def check(values: list[dict[Any, Found]], listed: list[Variant], hosts: tuple[in
                     continue  # the form is for hosts that are even
                 options = {"hosts": count}
             form = closed_form(name, schedule.workers, size, **options)
-            assert (rounds, sent.total()) == (form.rounds, form.total_bytes), (schedule, length)
+            assert rounds == form.rounds, (schedule, length)
             if form.exact:
-                assert (messages, max(sent.values(), default=0)) == (
-                    form.messages,
-                    form.bytes_per_rank,
-                ), (schedule, length)
+                assert max(sent.values(), default=0) == form.bytes_per_rank, (schedule, length)
 
 
 def everything(

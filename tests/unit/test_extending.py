@@ -155,7 +155,7 @@ HALVES = (toy_half,)
 
 def closed_form(P, S):
     n = 2 * (P - 1)
-    return ClosedForm(n, n, n / 2 * S, n * S, Terms(n, n * S, reduced=n / 2 * S, delays=n))
+    return ClosedForm(n, n / 2 * S, Terms(n, n * S, reduced=n / 2 * S, delays=n))
 """
 LOOK = """
 import course_lib

@@ -28,13 +28,7 @@ def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `direct` among P workers with S bytes each."""
     each = 2 * (P - 1) * S / P
     rounds = 2 if P > 1 else 0
-    return ClosedForm(
-        rounds,
-        messages=2 * P * (P - 1),
-        bytes_per_rank=each,
-        total_bytes=P * each,
-        terms=Terms(2 * (P - 1), each, reduced=each / 2, delays=rounds),
-    )
+    return ClosedForm(rounds, each, Terms(2 * (P - 1), each, reduced=each / 2, delays=rounds))
 
 
 def direct_reduce_scatter(workers: int) -> Schedule:

@@ -51,19 +51,13 @@ def closed_form(P: int, S: int, pieces: int = 4) -> ClosedForm:
     """An upper bound on the cost of `double_tree` among P workers with S bytes each."""
     H, k = P.bit_length() - 1, pieces
     if not H:
-        return ClosedForm(0, 0, 0, 0, Terms())
+        return ClosedForm(0, 0, Terms())
     # two edges down and two up (an inner node of one tree, a leaf of the other) while pieces pass
     # by
     busy = 4 * (H + k - 1)
     rounds = 2 * H + k - 1
-    return ClosedForm(
-        rounds,
-        messages=4 * k * (P - 1),
-        bytes_per_rank=2 * S,
-        total_bytes=2 * (P - 1) * S,
-        terms=Terms(busy, busy * S / (2 * k), reduced=(H + k - 1) * S / k, delays=rounds),
-        exact=False,
-    )
+    terms = Terms(busy, busy * S / (2 * k), reduced=(H + k - 1) * S / k, delays=rounds)
+    return ClosedForm(rounds, 2 * S, terms, exact=False)
 
 
 def _parents(workers: int, mirrored: bool = False) -> np.ndarray:

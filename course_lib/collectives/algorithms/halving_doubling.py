@@ -63,10 +63,5 @@ def closed_form(P: int, S: int) -> ClosedForm:
     C = 2**L
     e = int(C < P)
     rounds, half = 2 * L + 3 * e, (C - 1) / C * S
-    return ClosedForm(
-        rounds,
-        messages=2 * C * L + 4 * (P - C),
-        bytes_per_rank=2 * half + 1.5 * e * S,
-        total_bytes=2 * (C - 1) * S + 2.5 * (P - C) * S,
-        terms=Terms(rounds, 2 * half + 2 * e * S, reduced=half + e * S / 2, delays=rounds),
-    )
+    terms = Terms(rounds, 2 * half + 2 * e * S, reduced=half + e * S / 2, delays=rounds)
+    return ClosedForm(rounds, 2 * half + 1.5 * e * S, terms)

@@ -67,21 +67,16 @@ def closed_form(P: int, S: int, hosts: int = 1) -> ClosedForm:
     # the bytes that a rank sends inside its host, and those that a host sends across
     inside, across = 2 * (L - 1) * S / L, 2 * (H - 1) * S / H
     steps_inside, steps_across = 2 * (L - 1), 2 * (H - 1)
-    return ClosedForm(
-        rounds=steps_inside + steps_across,
-        messages=P * (steps_inside + steps_across),
-        bytes_per_rank=inside + across / L,
-        total_bytes=P * inside + H * across,
-        terms=Terms(
-            messages=steps_inside,
-            bytes=inside,
-            messages_across=steps_across,
-            bytes_across=across,
-            reduced=inside / 2 + across / L / 2,
-            delays=steps_inside,
-            delays_across=steps_across,
-        ),
+    terms = Terms(
+        messages=steps_inside,
+        bytes=inside,
+        messages_across=steps_across,
+        bytes_across=across,
+        reduced=inside / 2 + across / L / 2,
+        delays=steps_inside,
+        delays_across=steps_across,
     )
+    return ClosedForm(steps_inside + steps_across, inside + across / L, terms)
 
 
 def _inside(members: list[np.ndarray], carried: list[np.ndarray], behind: int, op: Op) -> Round:

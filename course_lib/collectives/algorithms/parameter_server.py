@@ -40,19 +40,9 @@ def closed_form(P: int, S: int, servers: int = 1, colocated: bool = False) -> Cl
     k, part = servers, S / servers
     if colocated:
         rounds, pulls = (2 if P > 1 else 0), P - 1
-        return ClosedForm(
-            rounds,
-            messages=2 * k * pulls,
-            # a worker that is a server answers P-1 workers, and pushes to k-1 other servers
-            bytes_per_rank=(pulls + k - 1) * part if P > 1 else 0,
-            total_bytes=2 * pulls * S,
-            terms=Terms(2 * pulls, 2 * pulls * part, reduced=pulls * part, delays=rounds),
-        )
+        terms = Terms(2 * pulls, 2 * pulls * part, reduced=pulls * part, delays=rounds)
+        # a worker that is a server answers P-1 workers, and pushes to k-1 other servers
+        return ClosedForm(rounds, (pulls + k - 1) * part if P > 1 else 0, terms)
     most = max(P, k)
-    return ClosedForm(
-        rounds=2,
-        messages=2 * P * k,
-        bytes_per_rank=most * part,
-        total_bytes=2 * P * S,
-        terms=Terms(2 * most, 2 * most * part, reduced=P * part, delays=2),
-    )
+    terms = Terms(2 * most, 2 * most * part, reduced=P * part, delays=2)
+    return ClosedForm(2, most * part, terms)

@@ -34,16 +34,9 @@ def recursive_doubling(workers: int) -> Schedule:
 def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `recursive_doubling` among P workers with S bytes each."""
     L = P.bit_length() - 1
-    C = 2**L
-    e = int(C < P)
-    rounds, messages = L + 2 * e, C * L + 2 * (P - C)
-    return ClosedForm(
-        rounds,
-        messages,
-        bytes_per_rank=(L + e) * S,
-        total_bytes=messages * S,
-        terms=Terms(rounds, rounds * S, reduced=(L + e) * S, delays=rounds),
-    )
+    e = int(2**L < P)
+    rounds, most = L + 2 * e, (L + e) * S
+    return ClosedForm(rounds, most, Terms(rounds, rounds * S, reduced=most, delays=rounds))
 
 
 def fold(workers: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -26,11 +26,6 @@ def reduce_to_one(workers: int) -> Schedule:
 
 def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `reduce_to_one` among P workers with S bytes each."""
-    rounds, all_bytes = 2 if P > 1 else 0, 2 * (P - 1) * S
-    return ClosedForm(
-        rounds,
-        messages=2 * (P - 1),
-        bytes_per_rank=all_bytes / 2,
-        total_bytes=all_bytes,
-        terms=Terms(2 * (P - 1), all_bytes, reduced=all_bytes / 2, delays=rounds),
-    )
+    rounds, each_way = 2 if P > 1 else 0, (P - 1) * S
+    terms = Terms(2 * (P - 1), 2 * each_way, reduced=each_way, delays=rounds)
+    return ClosedForm(rounds, each_way, terms)

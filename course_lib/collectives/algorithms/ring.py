@@ -55,14 +55,8 @@ def ring(workers: int, order: Sequence[int] | None = None) -> Schedule:
 
 def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `ring` among P workers with S bytes each."""
-    each = 2 * (P - 1) * S / P
-    return ClosedForm(
-        rounds=2 * (P - 1),
-        messages=2 * P * (P - 1),
-        bytes_per_rank=each,
-        total_bytes=P * each,
-        terms=Terms(2 * (P - 1), each, reduced=each / 2, delays=2 * (P - 1)),
-    )
+    rounds, each = 2 * (P - 1), 2 * (P - 1) * S / P
+    return ClosedForm(rounds, each, Terms(rounds, each, reduced=each / 2, delays=rounds))
 
 
 def ring_worst_order(workers: int, hosts: int | Sequence[int] = 1) -> Schedule:

@@ -28,13 +28,7 @@ def tree(workers: int) -> Schedule:
 def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `tree` among P workers with S bytes each."""
     L = (P - 1).bit_length()
-    return ClosedForm(
-        rounds=2 * L,
-        messages=2 * (P - 1),
-        bytes_per_rank=L * S,
-        total_bytes=2 * (P - 1) * S,
-        terms=Terms(2 * L, 2 * L * S, reduced=L * S, delays=2 * L),
-    )
+    return ClosedForm(2 * L, L * S, Terms(2 * L, 2 * L * S, reduced=L * S, delays=2 * L))
 
 
 def tree_reduce(workers: int, root: int = 0) -> Schedule:

@@ -28,14 +28,11 @@ def test_closed_form_equals_the_schedule(name, options):
         form, price = closed_form(name, workers, size, **options), cost(schedule, size)
         said = f"{name}, {workers} workers: the closed form, and the price of the schedule"
         assert form.rounds == price.rounds, said
-        assert form.total_bytes == sum(price.sent) == sum(price.received), said
+        assert sum(price.sent) == sum(price.received), said
         if form.exact:
-            # all that one rank sends another in a round is one message
-            assert form.messages == price.messages, said
             assert form.bytes_per_rank == price.bytes_per_rank, said
             assert form.terms == price.terms, said
         else:
-            assert form.messages >= price.messages
             assert form.bytes_per_rank >= price.bytes_per_rank
             assert form.terms.seconds(Topology()) >= price.seconds
             assert (
@@ -50,11 +47,7 @@ def test_closed_form_of_hierarchical_on_even_hosts(hosts, each):
     size = 16 * workers
     schedule = build("hierarchical", workers, hosts)
     form, price = closed_form("hierarchical", workers, size, hosts=hosts), cost(schedule, size)
-    assert (form.rounds, form.messages, form.total_bytes) == (
-        price.rounds,
-        price.messages,
-        sum(price.sent),
-    )
+    assert form.rounds == price.rounds
     assert form.bytes_per_rank == price.bytes_per_rank
     assert form.terms == price.terms
     assert price.busiest_link[1] == 2 * (hosts - 1) * size / hosts
