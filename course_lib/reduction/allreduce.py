@@ -8,25 +8,23 @@ import contextlib
 import functools
 import tempfile
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from course_lib import hardware
-from course_lib.collectives import Schedule, Topology, bus_bandwidth, cost, simulate, verify
+from course_lib.collectives import Schedule, Topology, cost, simulate, verify
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
-from course_lib.record.events import Message
 from course_lib.record.progress import Line
-from course_lib.record.reality import SIMULATED, over
+from course_lib.record.reality import SIMULATED
 from course_lib.record.trace import Trace
-from course_lib.reduction.measure import REPEATS, Watch, check_fits, imposed, job
+from course_lib.reduction.measure import REPEATS, AllReduce, Watch, check_fits, imposed, job
 from course_lib.reduction.prediction import measure_and_predict
 from course_lib.reduction.role import Job
 from course_lib.spec.fields import Link, parse_bytes
@@ -36,78 +34,6 @@ from course_lib.text import amount, count
 
 if TYPE_CHECKING:
     from course_lib.widgets.stage import AllReduceStage
-
-FIGURES = (
-    *("algorithm", "workers", "hosts", "bytes", "rounds", "bytes_sent_per_worker"),
-    *("busiest_link_bytes", "seconds", "predicted_seconds", "prediction_error", "bus_bandwidth"),
-    *("exact", "reality"),
-)
-
-
-@dataclass(frozen=True)
-class AllReduce:
-    """The result of an all-reduce of `bytes` bytes for each worker.
-
-    `bytes_sent_per_worker`: the bytes that the worker that sent most has sent;
-    `busiest_link_bytes`: the bytes on the busiest link between a host and the others; both are
-    counted in the trace. `seconds` is the time of the quickest of several calls;
-    `predicted_seconds` is that of the formula, with alpha and beta from timings of a ring.
-    `exact`: whether every worker had the exact sum. `reality` is "measured" (real processes),
-    "emulated" (over links that are held to a speed) or "simulated". `arrays`: the results, if
-    arrays were given. `link`: the link that was imposed, if any.
-    """
-
-    schedule: Schedule
-    bytes: int
-    rounds: int
-    bytes_sent_per_worker: int
-    busiest_link_bytes: int
-    seconds: float
-    predicted_seconds: float
-    exact: bool
-    reality: str
-    trace: Trace
-    arrays: list[np.ndarray]
-    link: Link | None = None
-
-    @property
-    def algorithm(self) -> str:
-        return self.schedule.name
-
-    @property
-    def workers(self) -> int:
-        return self.schedule.workers
-
-    @property
-    def hosts(self) -> int:
-        return len(set(self.schedule.hosts))
-
-    @property
-    def prediction_error(self) -> float:
-        """By which share of `seconds` the prediction is too long, or too short if negative."""
-        return self.predicted_seconds / self.seconds - 1 if self.seconds else 0.0
-
-    @property
-    def bus_bandwidth(self) -> float:
-        """In bytes a second, as nccl-tests define it."""
-        return bus_bandwidth(self.bytes, self.seconds, self.workers)
-
-    @property
-    def why(self) -> str:
-        """Why it is as real as `reality` says, in a sentence."""
-        return (SIMULATED if self.reality == SIMULATED.word else over(self.link)).why
-
-    def as_dict(self) -> dict[str, Any]:
-        """The figures, as plain values."""
-        return {name: getattr(self, name) for name in FIGURES}
-
-    def __repr__(self) -> str:
-        return (
-            f"AllReduce({self.algorithm}, {self.workers} workers, {self.bytes} bytes: "
-            f"{self.rounds} rounds, {self.seconds * 1e3:.3g} ms {self.reality}, "
-            f"{self.predicted_seconds * 1e3:.3g} ms predicted ({self.prediction_error:+z.0%}), "
-            f"{'exact' if self.exact else 'NOT EXACT'})"
-        )
 
 
 def allreduce(
@@ -194,24 +120,9 @@ def compare(
     try:
         with _saved(arrays, where) as files, Line(says):
             jobs = [replace(one, arrays=files) for one in jobs]
-            measured = measure_and_predict(jobs, where, watch)
+            return measure_and_predict(jobs, where, watch)
     except KeyboardInterrupt:
         raise Interrupted("The all-reduce was cancelled, and its processes have ended.") from None
-    return [
-        AllReduce(
-            m.job.schedule,
-            m.job.bytes,
-            *_counted(m.job.schedule, m.trace),
-            seconds=min(m.seconds),
-            predicted_seconds=predicted,
-            exact=bool(m.exact),
-            reality=over(link).word,
-            trace=m.trace,
-            arrays=m.arrays,
-            link=link,
-        )
-        for m, predicted in measured
-    ]
 
 
 def stage(
@@ -305,23 +216,6 @@ def _simulated(job: Job, topology: Topology) -> AllReduce:
         trace=run.trace or Trace(),
         arrays=[],
     )
-
-
-def _counted(schedule: Schedule, trace: Trace) -> tuple[int, int, int]:
-    """The traffic in the trace of a call: its rounds, the bytes that the worker that sends most
-    sends, and those on the busiest link between hosts.
-    """
-    messages = trace.all(Message)
-    host = {schedule.task(rank): host for rank, host in enumerate(schedule.hosts)}
-    sent: Counter[str] = Counter()
-    links: Counter[tuple[str, int]] = Counter()
-    for m in messages:
-        sent[m.src] += m.bytes
-        if host[m.src] != host[m.dst]:
-            links["up", host[m.src]] += m.bytes
-            links["down", host[m.dst]] += m.bytes
-    busiest = max(sent[schedule.task(worker)] for worker in range(schedule.workers))
-    return len({m.round for m in messages}), busiest, max(links.values(), default=0)
 
 
 @contextlib.contextmanager

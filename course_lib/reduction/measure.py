@@ -1,7 +1,8 @@
 """Carries out schedules in real processes, one after the other, and measures each."""
 
 import functools
-from collections import defaultdict
+import math
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -10,12 +11,13 @@ import numpy as np
 
 from course_lib import hardware
 from course_lib.cluster.run import Run
-from course_lib.collectives import AlphaBeta, Schedule, Topology, cost
+from course_lib.collectives import AlphaBeta, Schedule, Topology, bus_bandwidth, cost
 from course_lib.errors import LockstepError, SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
 from course_lib.network.wires import PAYLOAD
 from course_lib.record.events import Message
+from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out, loaded
 from course_lib.spec.fields import Link
@@ -40,21 +42,78 @@ _ENOUGH = 4.0
 _AWAITED = 0.08
 
 
-@dataclass(frozen=True)
-class Measured:
-    """A job and its measurements: the `seconds` of a call in each repeat, the messages of the
-    quickest traced call in `trace`, whether every worker had the `exact` sum (None if that was not
-    checked), and the resulting `arrays` if arrays were given.
+FIGURES = (
+    *("algorithm", "workers", "hosts", "bytes", "rounds", "bytes_sent_per_worker"),
+    *("busiest_link_bytes", "seconds", "predicted_seconds", "prediction_error", "bus_bandwidth"),
+    *("exact", "reality"),
+)
 
-    The least of the `seconds` counts: other programs made the others longer, as the documentation
-    of `timeit` explains.
+
+@dataclass(frozen=True)
+class AllReduce:
+    """The result of an all-reduce of `bytes` bytes for each worker.
+
+    `bytes_sent_per_worker`: the bytes that the worker that sent most has sent;
+    `busiest_link_bytes`: the bytes on the busiest link between a host and the others; both are
+    counted in the trace. `seconds` is the time of the quickest of several calls: other programs
+    made the others longer, as the documentation of `timeit` explains. `predicted_seconds` is that
+    of the formula, with alpha and beta from timings of a ring. `exact`: whether every worker had
+    the exact sum. `reality` is "measured" (real processes), "emulated" (over links that are held to
+    a speed) or "simulated". `arrays`: the results, if arrays were given. `link`: the link that was
+    imposed, if any.
     """
 
-    job: Job
-    seconds: tuple[float, ...]
+    schedule: Schedule
+    bytes: int
+    rounds: int
+    bytes_sent_per_worker: int
+    busiest_link_bytes: int
+    seconds: float
+    predicted_seconds: float
+    exact: bool
+    reality: str
     trace: Trace
-    exact: bool | None
     arrays: list[np.ndarray]
+    link: Link | None = None
+
+    @property
+    def algorithm(self) -> str:
+        return self.schedule.name
+
+    @property
+    def workers(self) -> int:
+        return self.schedule.workers
+
+    @property
+    def hosts(self) -> int:
+        return len(set(self.schedule.hosts))
+
+    @property
+    def prediction_error(self) -> float:
+        """By which share of `seconds` the prediction is too long, or too short if negative."""
+        return self.predicted_seconds / self.seconds - 1 if self.seconds else 0.0
+
+    @property
+    def bus_bandwidth(self) -> float:
+        """In bytes a second, as nccl-tests define it."""
+        return bus_bandwidth(self.bytes, self.seconds, self.workers)
+
+    @property
+    def why(self) -> str:
+        """Why it is as real as `reality` says, in a sentence."""
+        return (SIMULATED if self.reality == SIMULATED.word else over(self.link)).why
+
+    def as_dict(self) -> dict[str, Any]:
+        """The figures, as plain values."""
+        return {name: getattr(self, name) for name in FIGURES}
+
+    def __repr__(self) -> str:
+        return (
+            f"AllReduce({self.algorithm}, {self.workers} workers, {self.bytes} bytes: "
+            f"{self.rounds} rounds, {self.seconds * 1e3:.3g} ms {self.reality}, "
+            f"{self.predicted_seconds * 1e3:.3g} ms predicted ({self.prediction_error:+z.0%}), "
+            f"{'exact' if self.exact else 'NOT EXACT'})"
+        )
 
 
 def job(
@@ -92,7 +151,7 @@ def imposed(link: Link, topology: Topology = Topology()) -> Topology:  # noqa: B
 
 def measure(
     jobs: Sequence[Job], where: RunSpec = HERE, watch: Watch | None = None
-) -> list[Measured]:
+) -> list[AllReduce]:
     """Carry out jobs in real processes, with the engine and the link of `where`; those with the
     same ranks on the same hosts share a cluster.
 
@@ -107,7 +166,7 @@ def measure(
     return [next(done[one.schedule.hosts]) for one in jobs]
 
 
-def _in_a_cluster(jobs: list[Job], where: RunSpec, watch: Watch | None) -> list[Measured]:
+def _in_a_cluster(jobs: list[Job], where: RunSpec, watch: Watch | None) -> list[AllReduce]:
     # the schedule with servers, if there is one: with equally many ranks it has fewer workers
     first = min((j.schedule for j in jobs), key=lambda schedule: schedule.workers)
     role = functools.partial(carry_out, jobs=jobs)
@@ -124,22 +183,50 @@ def _in_a_cluster(jobs: list[Job], where: RunSpec, watch: Watch | None) -> list[
         traces = _by_job(run.trace, jobs)
     # servers may be told to leave before they have returned anything
     done = [values[first.task(rank)] for rank in range(first.workers)]
-    return [_measured(j, [ranks[i] for ranks in done], next(traces)) for i, j in enumerate(jobs)]
+    return [
+        _measured(j, [ranks[i] for ranks in done], next(traces), where.link)
+        for i, j in enumerate(jobs)
+    ]
 
 
-def _measured(job: Job, ranks: list[Done], trace: Trace) -> Measured:
+def _measured(job: Job, ranks: list[Done], trace: Trace, link: Link | None) -> AllReduce:
     spans = zip(*(rank.spans for rank in ranks), strict=True)
     # from when the last rank has begun to when the last one is done
-    seconds = tuple(
-        (max(end for _, end in span) - max(begin for begin, _ in span)) / job.calls
-        for span in spans
-    )
+    seconds = [max(end for _, end in s) - max(begin for begin, _ in s) for s in spans]
     checks = [rank.exact for rank in ranks if rank.exact is not None]
     results = [rank.result for rank in ranks if rank.result is not None]
     if job.arrays:
         total = functools.reduce(np.add, map(loaded, job.arrays))
         checks = [np.array_equal(result, total) for result in results]
-    return Measured(job, seconds, trace, all(checks) if checks else None, results)
+    return AllReduce(
+        job.schedule,
+        job.bytes,
+        *_counted(job.schedule, trace),
+        seconds=min(seconds) / job.calls,
+        predicted_seconds=math.nan,
+        exact=bool(checks) and all(checks),
+        reality=over(link).word,
+        trace=trace,
+        arrays=results,
+        link=link,
+    )
+
+
+def _counted(schedule: Schedule, trace: Trace) -> tuple[int, int, int]:
+    """The traffic in the trace of a call: its rounds, the bytes that the worker that sends most
+    sends, and those on the busiest link between hosts.
+    """
+    messages = trace.all(Message)
+    host = {schedule.task(rank): host for rank, host in enumerate(schedule.hosts)}
+    sent: Counter[str] = Counter()
+    links: Counter[tuple[str, int]] = Counter()
+    for m in messages:
+        sent[m.src] += m.bytes
+        if host[m.src] != host[m.dst]:
+            links["up", host[m.src]] += m.bytes
+            links["down", host[m.dst]] += m.bytes
+    busiest = max(sent[schedule.task(worker)] for worker in range(schedule.workers))
+    return len({m.round for m in messages}), busiest, max(links.values(), default=0)
 
 
 def _by_job(trace: Trace, jobs: list[Job]) -> Iterator[Trace]:

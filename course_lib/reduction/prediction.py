@@ -9,12 +9,13 @@ its error.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from course_lib.collectives import AlphaBeta, Topology, closed_form, cost
 from course_lib.collectives.algorithms.ring import ring
-from course_lib.reduction.measure import HERE, Measured, Watch, imposed, job, measure
+from course_lib.reduction.measure import HERE, AllReduce, Watch, imposed, job, measure
 from course_lib.reduction.role import Job
 from course_lib.spec.run_spec import RunSpec
 
@@ -34,9 +35,8 @@ def fitted(ranks: int, seconds: Sequence[float]) -> AlphaBeta:
 
 def measure_and_predict(
     jobs: Sequence[Job], where: RunSpec = HERE, watch: Watch | None = None
-) -> list[tuple[Measured, float]]:
-    """Carry out jobs as `measure` does; each is returned with the seconds that the formula predicts
-    for a call of it.
+) -> list[AllReduce]:
+    """Carry out jobs as `measure` does, and predict their times.
 
     Rings on the same ranks and hosts are timed in turn with the jobs. With a `link` for each host
     they are timed before, without it: the formula then takes the link's own figures across hosts.
@@ -49,13 +49,16 @@ def measure_and_predict(
         done = measure(rings, HERE, watch) + measure(jobs, where, watch)
     else:
         done = measure([*rings, *jobs], where, watch)
-    quickest = np.array([min(m.seconds) for m in done[: len(rings)]]).reshape(len(places), -1)
+    timed = np.array([ring.seconds for ring in done[: len(rings)]]).reshape(len(places), -1)
     models: dict[tuple[int, ...], Topology] = {}
-    for hosts, seconds in zip(places, quickest.tolist(), strict=True):
+    for hosts, seconds in zip(places, timed.tolist(), strict=True):
         path = fitted(len(hosts), seconds)
         model = Topology(path, path, gamma=0.0)  # adding is part of beta
         models[hosts] = imposed(where.link, model) if where.link else model
-    return [(m, expected(m.job, models[m.job.schedule.hosts])) for m in done[len(rings) :]]
+    return [
+        replace(one, predicted_seconds=expected(job, models[job.schedule.hosts]))
+        for job, one in zip(jobs, done[len(rings) :], strict=True)
+    ]
 
 
 def expected(job: Job, topology: Topology) -> float:

@@ -31,11 +31,10 @@ from course_lib.collectives import (
 from course_lib.commands import allreduce as allreduce_command
 from course_lib.errors import SpecError
 from course_lib.record.events import Message
-from course_lib.record.trace import Trace
 from course_lib.reduction import measure as measuring
 from course_lib.reduction import prediction
 from course_lib.reduction.allreduce import compare
-from course_lib.reduction.measure import HERE, REPEATS, Measured, imposed, job, measure
+from course_lib.reduction.measure import HERE, REPEATS, AllReduce, imposed, job, measure
 from course_lib.reduction.prediction import SIZES, expected, fitted, measure_and_predict
 from course_lib.reduction.role import Job, known, known_sum
 from course_lib.spec.fields import Link, parse_bytes
@@ -438,9 +437,13 @@ def made_up(
     """
     calls: list[tuple[Link | None, list[str]]] = []
 
-    def measured(jobs: Sequence[Job], where: RunSpec = HERE, watch: Any = None) -> list[Measured]:
+    def measured(jobs: Sequence[Job], where: RunSpec = HERE, watch: Any = None) -> list[AllReduce]:
         calls.append((where.link, [j.schedule.name for j in jobs]))
-        return [Measured(j, (9.0, truth(j, where.link), 2.0), Trace(), True, []) for j in jobs]
+        (some,) = simulated("4KiB", ["ring"])
+        return [
+            replace(some, schedule=j.schedule, seconds=truth(j, where.link), predicted_seconds=0.0)
+            for j in jobs
+        ]
 
     monkeypatch.setattr(prediction, "measure", measured)
     return calls
@@ -475,9 +478,9 @@ def test_a_prediction_is_the_cost_with_alpha_and_beta_of_a_ring_on_the_same_rank
     names = [s.name for s in schedules]
     # timed together; the parameter server has a rank more, and a ring of its own
     assert calls == [(None, ["ring"] * 6 + names)]
-    assert [m.job.schedule for m, _ in found] == schedules
-    for m, predicted in found:
-        assert predicted == pytest.approx(min(m.seconds), rel=0.01)
+    assert [one.schedule for one in found] == schedules
+    for one in found:
+        assert one.predicted_seconds == pytest.approx(one.seconds, rel=0.01)
 
 
 def test_over_links_the_formula_takes_their_own_figures_and_times_of_a_ring_without_them(
@@ -494,9 +497,9 @@ def test_over_links_the_formula_takes_their_own_figures_and_times_of_a_ring_with
     jobs = [job(build(name, 8, 2), length, link=held) for name in names for length in (256, MIB)]
     found = measure_and_predict(jobs, RunSpec(hosts=2, link=held))
     assert [link for link, _ in calls] == [None, held]
-    for m, predicted in found:
-        assert predicted == pytest.approx(min(m.seconds), rel=0.01)
-        assert predicted > 2 * held.delay
+    for one in found:
+        assert one.predicted_seconds == pytest.approx(one.seconds, rel=0.01)
+        assert one.predicted_seconds > 2 * held.delay
 
 
 def test_a_link_changes_the_path_across_and_leaves_open_what_it_does_not_say() -> None:

@@ -168,7 +168,7 @@ def _raced(task: str, answer: Any, name: str) -> Verdict:
             if not all(done.exact for done in (own, *rest)):
                 where = f"{workers} processes on {hosts} hosts"
                 raise Unusable(f"{where} carried it out, and not all had the exact sum.")
-            short, took, rings = [], min(took, *own.seconds), min(rings, *other.seconds)
+            short, took, rings = [], min(took, own.seconds), min(rings, other.seconds)
             if won := took < rings:
                 break
         times = f"{1e3 * took:.0f} ms, the ring {1e3 * rings:.0f} ms"

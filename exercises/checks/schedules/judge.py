@@ -110,7 +110,7 @@ def _carried_out(schedule: Schedule) -> str:
     for done in measure([job(schedule, length, "int64", repeats=1) for length in LENGTHS]):
         if not done.exact:
             return (
-                f"{schedule.workers} processes carried it out on arrays of {done.job.length} "
+                f"{schedule.workers} processes carried it out on arrays of {done.bytes // 8} "
                 "numbers, and not all had the exact sum."
             )
     return ""
