@@ -6,12 +6,13 @@ messages one after another, without waiting for their receivers; each takes α +
 between hosts then waits for its turn on the two links, and every message is under way for the delay
 of its path. Meanwhile the rank receives its messages one after another as they come in, and each
 keeps it busy for α + nβ as well. When all its messages have left and all that it expects have come,
-it adds (γ a byte) and goes on. If all ranks are alike, this gives the time of `cost`; with
-stragglers it shows which rank waits for which. It is computed a round at a time, and is fast enough
+it adds (γ a byte) and goes on. If all ranks are alike, this gives the time of `cost`; with a
+straggler it shows which rank waits for which. It is computed a round at a time, and is fast enough
 for thousands of ranks.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -22,7 +23,6 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 
-PerRank = Mapping[int, float] | Sequence[float] | None
 Times = dict[tuple[int, int, int], tuple[float, float]]
 """(Round, sender, receiver) of a message -> when it began to leave, and when it had been received.
 """
@@ -56,25 +56,26 @@ def simulate(
     schedule: Schedule,
     bytes: int,
     topology: Topology = Topology(),  # noqa: B008  # frozen
-    delay: PerRank = None,
-    slow: PerRank = None,
+    delay: Mapping[int, float] | None = None,
     itemsize: int = 1,
     trace: bool = False,
 ) -> Simulation:
     """Run a schedule that `verify` accepts in simulated time, for a buffer of `bytes` bytes.
 
-    `delay`: seconds by which a rank starts late. `slow`: how many times as long everything takes
-    that a rank does. Both are either a mapping from ranks, such as `{3: 0.1}`, or a sequence with a
-    number for each rank. With `trace=True` there is a `Message` for each transfer (a million at
-    most), with the times of the message that held it. Raises SpecError for numbers that do not fit
-    the schedule.
+    `delay`: the seconds by which ranks start late, such as `{3: 0.1}`. With `trace=True` there is
+    a `Message` for each transfer (a million at most), with the times of the message that held it.
+    Raises SpecError for a delay that does not fit the schedule.
     """
     if trace and sum(map(len, schedule.rounds)) > MOST_TRACED:
         allowed = f"false for a schedule of this size: at most {MOST_TRACED} transfers are kept"
         raise SpecError("trace", trace, allowed)
-    at = _per_rank("delay", delay, schedule.ranks, 0.0)  # when each rank has done all rounds so far
-    slow_by = _per_rank("slow", slow, schedule.ranks, 1.0)
-    network, times, count = _Network(topology, np.array(schedule.hosts), slow_by), Times(), 0
+    at = np.zeros(schedule.ranks)  # when each rank has done all rounds so far
+    for rank, late in (delay or {}).items():
+        if not (0 <= rank < schedule.ranks and 0 <= late < math.inf):
+            allowed = f"seconds, 0 or more, of ranks from 0 to {schedule.ranks - 1}"
+            raise SpecError("delay", dict(delay or {}), allowed)
+        at[rank] = late
+    network, times, count = _Network(topology, np.array(schedule.hosts)), Times(), 0
     for number, m in enumerate(messages(schedule, bytes, itemsize)):
         at = network.round(m, at)
         count += len(m.src)
@@ -98,8 +99,8 @@ class _Network:
     ranks exchange as many bytes again: in a ring all rounds are alike.
     """
 
-    def __init__(self, topology: Topology, place: np.ndarray, slow: np.ndarray) -> None:
-        self.topology, self.place, self.slow = topology, place, slow
+    def __init__(self, topology: Topology, place: np.ndarray) -> None:
+        self.topology, self.place = topology, place
         hosts = int(place.max()) + 1
         self.up, self.down = np.zeros(hosts), np.zeros(hosts)  # when each link is free again
         self.last: Messages | None = None
@@ -110,13 +111,13 @@ class _Network:
             self._prepare(m, self.last)
             self.last = m
         if self.one_each:  # no queues at the ports: much faster
-            self.sent = at + self.sending
+            self.sent = at + self.taking
             over = self._links(self.sent)
-            self.came = np.maximum(over + self.under_way, at[m.dst] + self.receiving)
+            self.came = np.maximum(over + self.under_way, at[m.dst] + self.taking)
             return np.maximum(over, self.came[self.into]) + self.adding
-        self.sent = serve(m.src, at.copy(), np.full(len(m.src), -np.inf), self.sending)
+        self.sent = serve(m.src, at.copy(), np.full(len(m.src), -np.inf), self.taking)
         over = self._links(self.sent)
-        self.came = serve(m.dst, at.copy(), over + self.under_way, self.receiving)
+        self.came = serve(m.dst, at.copy(), over + self.under_way, self.taking)
         after = at.copy()
         np.maximum.at(after, m.src, over)
         np.maximum.at(after, m.dst, self.came)
@@ -124,7 +125,7 @@ class _Network:
 
     def times(self, m: Messages, number: int) -> Times:
         """The times of the messages of the last round, which has this `number`."""
-        columns = m.src, m.dst, self.sent - self.sending, self.came
+        columns = m.src, m.dst, self.sent - self.taking, self.came
         rows = zip(*(column.tolist() for column in columns), strict=True)
         return {(number, src, dst): (start, end) for src, dst, start, end in rows}
 
@@ -138,13 +139,12 @@ class _Network:
             self.across = np.flatnonzero(self.place[m.src] != self.place[m.dst])
             self.at_up, self.at_down = (self.place[end[self.across]] for end in (m.src, m.dst))
         intra, inter = self.topology.intra, self.topology.inter
-        taking = intra.alpha + intra.beta * m.bytes
-        taking[self.across] = inter.alpha + inter.beta * m.bytes[self.across]
-        self.sending, self.receiving = taking * self.slow[m.src], taking * self.slow[m.dst]
+        # a message takes as long to send as to receive
+        self.taking = intra.alpha + intra.beta * m.bytes
+        self.taking[self.across] = inter.alpha + inter.beta * m.bytes[self.across]
         self.under_way = np.full(len(m.src), intra.delay)
         self.under_way[self.across] = inter.delay
-        added = np.bincount(m.dst, m.reduced, len(self.place))
-        self.adding = self.topology.gamma * self.slow * added
+        self.adding = self.topology.gamma * np.bincount(m.dst, m.reduced, len(self.place))
         self.on_link = inter.beta * m.bytes[self.across]
 
     def _links(self, sent: np.ndarray) -> np.ndarray:
@@ -188,18 +188,3 @@ def serve(server: np.ndarray, free: np.ndarray, arrive: np.ndarray, work: np.nda
         end[now] = np.maximum(arrive[now], free[server[now]] + work[now])
         free[server[now]] = end[now]
     return end
-
-
-def _per_rank(name: str, given: PerRank, ranks: int, default: float) -> np.ndarray:
-    values = np.full(ranks, default)
-    if isinstance(given, Mapping):
-        if not all(0 <= rank < ranks for rank in given):
-            raise SpecError(name, dict(given), f"ranks from 0 to {ranks - 1}")
-        values[list(given)] = list(given.values())
-    elif given is not None:
-        if len(given) != ranks:
-            raise SpecError(name, f"{len(given)} numbers", f"one for each of {ranks} ranks")
-        values[:] = given
-    if not (np.isfinite(values) & (values >= 0)).all():
-        raise SpecError(name, given, "numbers that are 0 or more")
-    return values

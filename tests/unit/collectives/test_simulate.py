@@ -78,27 +78,12 @@ def test_every_worker_waits_for_the_one_that_starts_late(name):
 
 
 def test_a_late_rank_is_felt_one_hop_further_each_round():
-    late = simulate(ring_reduce_scatter(4), 4000, delay=[0, 0, 0, 1.0], trace=True)
+    late = simulate(ring_reduce_scatter(4), 4000, delay={3: 1.0}, trace=True)
     assert late.trace is not None
     for hops in (1, 2, 3):
         events = late.trace.all(Message, f"worker:{(3 + hops) % 4}")
         assert [e.end > 1.0 for e in events] == [e.round >= hops - 1 for e in events]
     assert late.finish == pytest.approx([1 + simulate(ring_reduce_scatter(4), 4000).seconds] * 4)
-
-
-@pytest.mark.parametrize("name", ["ring", "direct", "recursive_doubling", "halving_doubling"])
-def test_one_slow_rank_slows_symmetric_algorithms_by_its_factor(name):
-    schedule = build(name, 8)
-    assert simulate(schedule, 8000, slow={3: 10}).seconds == pytest.approx(
-        10 * simulate(schedule, 8000).seconds
-    )
-
-
-def test_slow_for_all_is_slow_by_that_factor():
-    for name in ALGORITHMS:
-        schedule = build(name, 6)
-        alike = simulate(schedule, 6000, slow=[2.0] * schedule.ranks).seconds
-        assert alike == pytest.approx(2 * simulate(schedule, 6000).seconds)
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -137,7 +122,7 @@ def test_ragged_and_empty_buffers():
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"delay": {9: 1.0}}, {"slow": [1.0]}, {"delay": {0: -1.0}}, {"slow": {0: float("nan")}}],
+    [{"delay": {9: 1.0}}, {"delay": {-1: 1.0}}, {"delay": {0: -1.0}}, {"delay": {0: float("nan")}}],
 )
 def test_impossible_stragglers(wrong):
     with pytest.raises(SpecError):
