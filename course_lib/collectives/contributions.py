@@ -1,6 +1,6 @@
-"""Which ranks' contributions each chunk of each rank holds, followed round by round without
-numbers; and why a result is wrong: which rank lacks which contribution, and in which transfer it
-was lost or added again.
+"""Follows the contributions of the ranks from chunk to chunk, round by round and without numbers,
+and explains a wrong result: which rank lacks which contribution, and in which transfer it was lost
+or added twice.
 """
 
 from collections import defaultdict
@@ -74,7 +74,7 @@ def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
 
 
 def sound(schedule: Schedule, transfer: Transfer) -> bool:
-    """Whether a transfer is between two different ranks, and these and its chunk exist."""
+    """Return true if a transfer is between two different ranks, and these and its chunk exist."""
     src, dst, chunk, _ = transfer
     ranks, chunks = range(schedule.ranks), range(schedule.chunks)
     return src != dst and src in ranks and dst in ranks and chunk in chunks
@@ -105,7 +105,7 @@ class Problem:
 
 
 class Step(NamedTuple):
-    """A transfer in a round, and the contributions (a bit set) that it wiped out or added again."""
+    """A transfer in a round, and the contributions (a bit set) that it wiped out or added twice."""
 
     round: int
     transfer: Transfer
@@ -113,7 +113,9 @@ class Step(NamedTuple):
 
 
 class Cause(NamedTuple):
-    """Why a result is wrong: in words, where it began, and the transfer that did it, if one did."""
+    """The cause of a wrong result: the round and the rank where it began, a text, and the transfer
+    that did it, if one did.
+    """
 
     round: int
     rank: int
@@ -155,14 +157,14 @@ class _History(State):
         # chunk -> copies that replaced contributions which no other rank had
         self.lost: dict[int, list[Step]] = defaultdict(list)
         # the reduce that made the double count in a cell
-        self.added_again: dict[Cell, Step] = {}
+        self.doubled: dict[Cell, Step] = {}
         # the number of rounds after which a rank had all of a chunk
         self.complete: dict[Cell, int] = {}
         for chunk in chunks:
             for rank in range(schedule.workers):
                 self._note_complete((rank, chunk), 0)
         for number, transfers in enumerate(schedule.rounds):
-            before = dict(self.added_again)
+            before = dict(self.doubled)
             usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
             for t, had, brought in self.apply(usable):
                 self._note(number, t, had, brought, before)
@@ -174,15 +176,15 @@ class _History(State):
         lost = had & ~brought if t.op == "copy" else 0
         self.arrived[cell] = Step(number, t, lost)
         if t.op == "copy":
-            self.added_again.pop(cell, None)
+            self.doubled.pop(cell, None)
             for row in self.once:
                 lost &= ~row[t.chunk]
             if lost:
                 self.lost[t.chunk].append(Step(number, t, lost))
         if (t.src, t.chunk) in before:  # the double count came with the chunk
-            self.added_again.setdefault(cell, before[t.src, t.chunk])
+            self.doubled.setdefault(cell, before[t.src, t.chunk])
         elif t.op == "reduce" and had & brought:
-            self.added_again.setdefault(cell, Step(number, t, had & brought))
+            self.doubled.setdefault(cell, Step(number, t, had & brought))
         self._note_complete(cell, number + 1)
 
     def _note_complete(self, cell: Cell, rounds: int) -> None:
@@ -200,8 +202,8 @@ class _History(State):
 
 
 def _why_twice(history: _History, rank: int, chunk: int) -> Cause:
-    number, t, again = history.added_again[rank, chunk]
-    sends = f"rank {t.src} sends chunk {chunk} with {history.whose(again)} to rank {t.dst}"
+    number, t, doubled = history.doubled[rank, chunk]
+    sends = f"rank {t.src} sends chunk {chunk} with {history.whose(doubled)} to rank {t.dst}"
     adds = "which has that already, and op 'reduce' adds it again"
     return Cause(number, t.dst, f"round {number}: {sends}, {adds}", t)
 
@@ -218,8 +220,8 @@ def _why_missing(history: _History, rank: int, chunk: int, missing: int) -> Caus
             copy = f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
             gone = f"wipes out {history.whose(lost)}, which no other rank has by then"
             return Cause(number, t.dst, f"{copy} {gone}", t)
-    held = [row[chunk] for row in history.once]
-    has = [r for r, bits in enumerate(held) if bits & missing == missing]
+    once = [row[chunk] for row in history.once]
+    has = [r for r, bits in enumerate(once) if bits & missing == missing]
     if tuple(has) == members(missing):
         whose = history.whose(missing)
         never = "never get away" if whose.startswith("the gradients") else "never gets away"
@@ -230,8 +232,8 @@ def _why_missing(history: _History, rank: int, chunk: int, missing: int) -> Caus
         number = max(came, default=0)
         text = f"chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
         return Cause(number, has[0], f"after round {number}: {text}")
-    best = max(range(len(held)), key=lambda r: held[r].bit_count())
-    lacks = history.whose(whole(history.schedule, chunk) & ~held[best])
+    best = max(range(len(once)), key=lambda r: once[r].bit_count())
+    lacks = history.whose(whole(history.schedule, chunk) & ~once[best])
     closest = f"rank {best} comes closest, and lacks {lacks}"
     last = max(len(history.schedule.rounds) - 1, 0)
     return Cause(last, best, f"no rank ever has all of chunk {chunk} ({closest})")

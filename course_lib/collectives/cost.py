@@ -98,7 +98,7 @@ class ClosedForm:
 
 @dataclass(frozen=True)
 class Cost:
-    """What `cost` returns. Bytes are exact whole numbers.
+    """The cost of a schedule, as `cost` returns it. Bytes are exact whole numbers.
 
     `sent`, `received` and `reduced` have an entry for each rank, `up` and `down` for each host.
     """
@@ -212,13 +212,13 @@ def messages(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Mes
     """The messages of each round of a schedule that `verify` accepts.
 
     If arrays, or all of them, are as in the round before, the same array objects, or the same
-    `Messages` object, are returned again, so that a caller can keep what it computed from them.
+    `Messages` object, are returned, so that a caller can keep what it computed from them.
     Raises SpecError if `nbytes` is no whole number of elements.
     """
     ends = schedule.byte_ends(nbytes, itemsize)
     sizes = np.diff(ends)
     even = bool((sizes == sizes[0]).all())
-    last, found = None, None
+    last, latest = None, None
     for r in schedule.rounds:
         if last is None or r.src is not last.src or r.dst is not last.dst:
             src, dst, of_row = _pairs(r, schedule.ranks)
@@ -232,9 +232,9 @@ def messages(schedule: Schedule, nbytes: int, itemsize: int = 1) -> Iterator[Mes
             sums = [np.bincount(of_row, column, len(src)) for column in (amount, reduced)]
             amount, reduced = np.array(sums, dtype=np.int64)
         now = Messages(src, dst, amount, reduced)
-        if found is None or any(map(operator.is_not, now, found)):
-            found = now
-        yield found
+        if latest is None or any(map(operator.is_not, now, latest)):
+            latest = now
+        yield latest
 
 
 def _pairs(r: Round, ranks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
@@ -252,7 +252,7 @@ def _pairs(r: Round, ranks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray | N
 
 
 def _loads(m: Messages, place: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """What each port and link carries in a round, with an entry for each sending rank, each
+    """Add up the load of each port and link in a round, with an entry for each sending rank, each
     receiving rank, each uplink and each downlink: its `Terms` without `reduced`, shape (entries,
     7), and its bytes, shape (entries,).
     """

@@ -265,7 +265,7 @@ class _Pieces:
             self.operations.append(Store(tuple(after), place, part.target, part.leaves, span))
 
     def _readers(self, part: _Received, k: int) -> list[tuple[int, int]]:
-        """Who must have read what the result of a transfer replaces."""
+        """The reads that must come before the result of a transfer replaces what is there."""
         places = {part.target, MINE} if part.leaves else {part.target}
         return [read for p in places for read in self.unread.pop((p, part.chunk, k), ())]
 

@@ -42,7 +42,7 @@ class Transfer(NamedTuple):
 
 
 class Round(Sequence[Transfer]):
-    """The transfers of one round, held as arrays: row i sends `span[i]` chunks, from `chunk[i]` on,
+    """The transfers of one round, as arrays: row i sends `span[i]` chunks, from `chunk[i]` on,
     from rank `src[i]` to rank `dst[i]`.
 
     Each of `src`, `dst`, `chunk` and `span` may be one number for all rows. As a sequence, a round
@@ -173,7 +173,7 @@ class Schedule:
         return f"worker:{rank}" if rank < self.workers else f"ps:{rank - self.workers}"
 
     def bounds(self, length: int) -> np.ndarray:
-        """Where the chunks of a buffer of `length` elements begin and end, shape (chunks + 1,):
+        """The bounds of the chunks of a buffer of `length` elements, shape (chunks + 1,):
         chunk c is `[bounds[c], bounds[c + 1])`.
         """
         return bounds(length, self.chunks)

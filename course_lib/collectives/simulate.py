@@ -63,7 +63,7 @@ def simulate(
     """Run a schedule that `verify` accepts in simulated time, for a buffer of `bytes` bytes.
 
     `delay`: the seconds by which ranks start late, such as `{3: 0.1}`. With `trace=True` there is
-    a `Message` for each transfer (a million at most), with the times of the message that held it.
+    a `Message` for each transfer (a million at most), with the times of its message.
     Raises SpecError for a delay that does not fit the schedule.
     """
     if trace and sum(map(len, schedule.rounds)) > MOST_TRACED:
@@ -106,7 +106,9 @@ class _Network:
         self.last: Messages | None = None
 
     def round(self, m: Messages, at: np.ndarray) -> np.ndarray:
-        """When each rank is done with a round that it begins at `at`; both have shape (ranks,)."""
+        """Return the times at which ranks are done with a round that they begin at the times `at`;
+        both have shape (ranks,).
+        """
         if m is not self.last:
             self._prepare(m, self.last)
             self.last = m
@@ -148,7 +150,7 @@ class _Network:
         self.on_link = inter.beta * m.bytes[self.across]
 
     def _links(self, sent: np.ndarray) -> np.ndarray:
-        """When each message is over; those between hosts take turns on uplinks and downlinks."""
+        """Return the end of each message; those between hosts take turns on uplinks and downlinks."""
         if not len(self.across):
             return sent
         over = sent.copy()
@@ -158,8 +160,8 @@ class _Network:
 
 
 def serve(server: np.ndarray, free: np.ndarray, arrive: np.ndarray, work: np.ndarray) -> np.ndarray:
-    """When each of n messages has been served, if every server takes messages one at a time, in the
-    order in which they arrive.
+    """Serve n messages and return when each is over, shape (n,): every server takes messages one at
+    a time, in the order in which they arrive.
 
     `server`, `arrive`, `work`, each of shape (n,): the server of each message, when it arrives, and
     the seconds that it takes. `free`: when each server is first free; on return, when it is free

@@ -31,10 +31,10 @@ LIMIT = 20  # problems kept: a wrong schedule is usually wrong in many places
 
 @dataclass(frozen=True)
 class Proof:
-    """What `verify` found: true if the schedule is right; as text, its first few problems.
+    """The verdict of `verify`: true if the schedule is right; as text, its first few problems.
 
     `problems` are in the order of their rounds, with those of the result last; `left_out`: how many
-    more were found.
+    more there are.
     """
 
     schedule: Schedule

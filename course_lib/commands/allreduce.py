@@ -51,16 +51,16 @@ def allreduce(
     link = link_of(mbit, delay_ms)
     on: dict[str, Any] = {"engine": engine, "address": address}
     results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link, **on)
-    found = [result.as_dict() for result in results]
+    figures = [result.as_dict() for result in results]
     if as_json:
-        print(json.dumps(found if len(found) > 1 else found[0]))
-    elif len(found) > 1:
+        print(json.dumps(figures if len(figures) > 1 else figures[0]))
+    elif len(figures) > 1:
         where = f"{count(workers, 'worker')} on {count(hosts, 'host')}, {size} each"
         say(f"{where}, {results[0].reality}; most that a worker sends, most on a link")
         say("model: a formula that gives each rank a core of its own. GB/s: bus bandwidth.")
-        show(HEADERS, [cells(row) for row in found])
+        show(HEADERS, [cells(row) for row in figures])
     else:
-        show(["result", ""], [[name, text(value, name)] for name, value in found[0].items()])
+        show(["result", ""], [[name, text(value, name)] for name, value in figures[0].items()])
     wrong = [result for result in results if not result.exact]
     for result in wrong:
         say(f"{result.algorithm} is wrong: {verify(result.schedule)}", stderr=True)

@@ -15,7 +15,7 @@ from course_lib.record.events import Message
 
 
 class Call(NamedTuple):
-    """A schedule with a length and a dtype, and this rank's program for it. `about` says the same
+    """A schedule with a length and a dtype, and this rank's program for it. `about` is the same
     as JSON; ranks send it to each other, since all must make the same call.
     """
 

@@ -111,14 +111,14 @@ def compare(
     check_fits(jobs, where)
     began = time.monotonic()
 
-    def says() -> str:
+    def status() -> str:
         names = ", ".join(schedule.name for schedule in schedules)
         each = f"{amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
         seconds = time.monotonic() - began
         return f"All-reduce in real processes for {seconds:.0f} s. {names}: {each}"
 
     try:
-        with _saved(arrays, where) as files, Line(says):
+        with _saved(arrays, where) as files, Line(status):
             jobs = [replace(one, arrays=files) for one in jobs]
             return measure_and_predict(jobs, where, watch)
     except KeyboardInterrupt:

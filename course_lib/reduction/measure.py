@@ -100,7 +100,7 @@ class AllReduce:
 
     @property
     def why(self) -> str:
-        """Why it is as real as `reality` says, in a sentence."""
+        """The reason for `reality`, in a sentence."""
         return (SIMULATED if self.reality == SIMULATED.word else over(self.link)).why
 
     def as_dict(self) -> dict[str, Any]:

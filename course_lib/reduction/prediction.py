@@ -29,8 +29,8 @@ def fitted(ranks: int, seconds: Sequence[float]) -> AlphaBeta:
     terms = [closed_form("ring", ranks, size).terms for size in SIZES]
     counts = np.array([(t.messages, t.bytes) for t in terms])
     ones = np.ones(len(SIZES))
-    found, *_ = np.linalg.lstsq(counts / np.array(seconds)[:, None], ones, rcond=None)
-    return AlphaBeta(*np.maximum(found, 0.0).tolist())
+    best, *_ = np.linalg.lstsq(counts / np.array(seconds)[:, None], ones, rcond=None)
+    return AlphaBeta(*np.maximum(best, 0.0).tolist())
 
 
 def measure_and_predict(

@@ -51,8 +51,8 @@ class Job:
 
 
 class Done(NamedTuple):
-    """What a rank returns of a job: whether its result was exact (None if not checked), its result
-    (None for known numbers), and when each timing began and ended.
+    """The outcome of a job on one rank: whether its result was exact (None if not checked), the
+    result (None for known numbers), and the beginning and end of each timing.
     """
 
     exact: bool | None
@@ -90,14 +90,14 @@ _KNOWN = np.random.default_rng(0).integers(1, 8, (MAX_WORKERS, 97))
 
 
 def known(rank: int, length: int, dtype: np.dtype) -> np.ndarray:
-    """What worker `rank` brings, shape (length,): small whole numbers, irregular enough that no two
-    sets of workers have the same sum.
+    """The numbers that worker `rank` brings, shape (length,): small and whole, and irregular enough
+    that no two sets of workers have the same sum.
     """
     return np.resize(_KNOWN[rank], length).astype(dtype)
 
 
 def known_sum(workers: int, length: int, dtype: np.dtype) -> np.ndarray:
-    """The sum of what all workers bring, shape (length,)."""
+    """The sum of the numbers of all workers, shape (length,)."""
     return np.resize(_KNOWN[:workers].sum(axis=0), length).astype(dtype)
 
 

@@ -81,7 +81,7 @@ def _parents(workers: int, mirrored: bool = False) -> np.ndarray:
 
 
 def _depths(up: np.ndarray) -> np.ndarray:
-    """How many edges lie between each rank and the root, in each tree."""
+    """The number of edges between each rank and the root, in each tree."""
     depth, above = np.zeros_like(up), up
     while (above >= 0).any():
         depth += above >= 0
