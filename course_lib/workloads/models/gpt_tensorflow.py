@@ -1,6 +1,6 @@
 """The model of `tiny_gpt` in Keras; `gpt_torch` is the same in PyTorch, line by line."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import keras
@@ -14,40 +14,30 @@ def gpt(matrices: Sequence[np.ndarray], blocks: int, heads: int) -> keras.Sequen
     """Characters (batch, length) -> logits (batch, length, characters), with initial `matrices` in
     the order of `tiny_gpt.shapes`; length is the context.
     """
-    given, context = iter(matrices), len(matrices[1])
-    return keras.Sequential(
+    (characters, width), (context, _) = matrices[0].shape, matrices[1].shape
+    model = keras.Sequential(
         [
             keras.Input((context,), dtype="int64"),
-            Embedding(given),
-            *[Block(given, heads) for _ in range(blocks)],
+            Embedding(characters, context, width),
+            *[Block(width, heads) for _ in range(blocks)],
             layers.LayerNormalization(epsilon=EPSILON),
-            dense(next(given), use_bias=False),
+            layers.Dense(characters, use_bias=False),
         ]
     )
-
-
-def start(matrix: np.ndarray) -> Callable[..., Any]:
-    """An initializer that returns this matrix."""
-    return lambda shape, dtype=None: ops.convert_to_tensor(matrix, dtype)
-
-
-def embedding(matrix: np.ndarray) -> Any:
-    """A row for each number."""
-    return layers.Embedding(*matrix.shape, embeddings_initializer=start(matrix))
-
-
-def dense(matrix: np.ndarray, **options: Any) -> Any:
-    """A dense layer that starts from a matrix (inputs, outputs) and biases of zero."""
-    return layers.Dense(matrix.shape[1], kernel_initializer=start(matrix), **options)
+    given = iter(matrices)
+    for weight in model.weights:
+        if len(weight.shape) == 2:
+            weight.assign(next(given))
+    return model
 
 
 class Embedding(keras.Layer):
     """A vector for each character and one for its place, added."""
 
-    def __init__(self, given: Iterator[np.ndarray]) -> None:
+    def __init__(self, characters: int, context: int, width: int) -> None:
         super().__init__()
-        self.characters = embedding(next(given))
-        self.places = embedding(next(given))
+        self.characters = layers.Embedding(characters, width)
+        self.places = layers.Embedding(context, width)
 
     def call(self, characters: Any) -> Any:
         return self.characters(characters) + self.places(ops.arange(characters.shape[1]))
@@ -58,15 +48,15 @@ class Block(keras.Layer):
     makes is added to its input.
     """
 
-    def __init__(self, given: Iterator[np.ndarray], heads: int) -> None:
+    def __init__(self, width: int, heads: int) -> None:
         super().__init__()
         self.heads = heads
         self.before_attention = layers.LayerNormalization(epsilon=EPSILON)
-        self.queries_keys_values = dense(next(given))
-        self.attended = dense(next(given))
+        self.queries_keys_values = layers.Dense(3 * width)
+        self.attended = layers.Dense(width)
         self.before_dense = layers.LayerNormalization(epsilon=EPSILON)
-        self.wider = dense(next(given))
-        self.back = dense(next(given))
+        self.wider = layers.Dense(4 * width)
+        self.back = layers.Dense(width)
 
     def call(self, values: Any) -> Any:
         values = values + self.attention(self.before_attention(values))
