@@ -50,9 +50,7 @@ def test_accuracy_is_measured_every_so_many_steps_between_the_phases_of_whoever_
         result["test_accuracy"], abs=0 if name != "parameter_server" else 0.03
     )
     for m in found:
-        assert m.step == m.samples // 128 - 1 or (
-            name == "parameter_server" and framework == "tensorflow"
-        )  # its steps may end out of turn
+        assert m.step == m.samples // 128 - 1
         assert not any(p.start < m.at < p.end for p in trace.all(Phase, m.task))
 
 

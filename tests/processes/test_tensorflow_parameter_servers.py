@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib import Trace, start
+from course_lib import Trace, Workload, start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Metric, Phase, Update
@@ -82,6 +82,33 @@ def test_two_workers_learn_in_fifty_steps(name: str) -> None:
     assert losses[-1] == result["final_loss"] < losses[0] / 2
     assert result["test_accuracy"] > 0.8
     assert max(m.samples for m in trace.all(Metric, name="loss")) == 50 * 128
+
+
+class Broken:
+    """A dataset with one item that cannot be read."""
+
+    def __len__(self) -> int:
+        return 64
+
+    def __getitem__(self, index: int) -> tuple[Any, int]:
+        if index == 37:
+            raise ValueError("item 37 is broken")
+        return np.zeros(4), index % 3
+
+
+def test_a_worker_whose_dataset_fails_is_named_with_the_error() -> None:
+    def model() -> Any:
+        import keras
+
+        return keras.Sequential([keras.layers.Dense(3)])
+
+    test = np.zeros((9, 4)), np.arange(9) % 3
+    broken = Workload("broken_item", train=Broken(), test=test, tensorflow=model)
+    fields: dict[str, Any] = {"workload": broken, "workers": 2, "steps": 20, "global_batch": 8}
+    with start(ASYNC, framework="tensorflow", **fields) as run, pytest.raises(TaskFailed) as caught:
+        run.wait(60)
+    assert caught.value.task.startswith("worker:")
+    assert caught.value.reason == "ValueError: item 37 is broken"
 
 
 @pytest.mark.parametrize("name", [ASYNC, SYNC])

@@ -15,23 +15,14 @@ message adds its own latency, and each waits until the one before has arrived.
 `worker` hands all gradients to the strategy in one call, and the strategy packs them into one
 message. That has one latency, but the network is idle while the workers compute. With
 `bucket_mb=0.5` there is a call for each bucket of about half a MiB. The backward pass goes from the
-last layer to the first, and so do the buckets. An operation of a graph starts as soon as its inputs
-are there: so does the all-reduce of a bucket, while gradients of the layers before it are still
-being computed. Communication hides behind computing. Only the last bucket cannot hide, as it is
-full when the pass is over. With `overlap=False` all buckets wait until then.
+last layer to the first, and so do the buckets: each leaves as soon as its gradients are there, and
+communication hides behind computing. Only the last bucket cannot hide, as it is full when the pass
+is over. With `overlap=False` all buckets wait until then. (TensorFlow cuts such buckets itself if
+its `CommunicationOptions` have `bytes_per_pack`; DistributedDataParallel of PyTorch always does.)
 
-TensorFlow cuts such buckets itself if its `CommunicationOptions` have `bytes_per_pack`. Without
-that there is one bucket for everything, and nothing can hide. PyTorch's DistributedDataParallel
-always has several, if the model is large enough.
-
-On CPUs the strategy's all-reduce is a ring: the workers pass pieces of the gradients on from one to
-the next until all have the sum. Between GPUs it is NCCL's. With `all_reduce=` it is a schedule of
-ours.
-
-A remark on the times in the trace. With buckets that overlap, a third of the `device_ms` passes
-before the forward pass. When all gradients have really been computed, the rest passes as the
-backward pass of a slower device, and each bucket leaves after its share of the floating-point
-operations. Without such buckets all of the `device_ms` passes before the forward pass.
+With overlapping buckets, a third of the `device_ms` passes before the forward pass, and the rest as
+the backward pass of a slower device: each bucket leaves after its share of the floating-point
+operations. Without them all of the `device_ms` passes before the forward pass.
 Source: tf.distribute.MultiWorkerMirroredStrategy.
 """
 
@@ -72,7 +63,7 @@ def naive_step(training: ReplicasStep) -> Program:
     gradients_of_share = gradients_of(training)
 
     @tf.function(autograph=False)
-    def step(inputs: Any, targets: Any) -> Any:
+    def step(inputs: Any, targets: Any) -> Any:  # (batch / w, features), (batch / w,)
         loss, *gradients = strategy.run(gradients_of_share, args=(inputs, targets))
         computed = after([loss, *gradients])
         arrived: list[Any] = []
@@ -100,7 +91,9 @@ def worker(task: Task) -> dict[str, Any]:
 
 
 def connect(task: Task) -> Any:
-    """The strategy that joins all workers, once all are there."""
+    """The strategy that joins all workers, once all are there. Its all-reduce is a ring between
+    CPUs, and NCCL's between GPUs.
+    """
     use(task.device)
     be_patient(task)
     collective = tf.distribute.experimental.CommunicationImplementation

@@ -51,12 +51,15 @@ def serve(task: Task) -> None:
         inter_op_parallelism_threads=task.spec.workers + 1,
     )
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
-    functions = {EXAMPLES: examples_of(task), DEVICE_TIME: device_time_of(task)}
+    failures = list[Exception]()
+    functions = {EXAMPLES: examples_of(task, failures), DEVICE_TIME: device_time_of(task)}
     script_ops._py_funcs._funcs.update(functions)  # which holds no function by itself
     server = tf.distribute.Server(cluster, job_name=task.job, task_index=task.index, config=options)
     say(task, 0.0)
     while not over(task).exists():
         time.sleep(POLL)
+        if failures:
+            raise failures[0]
     del server  # it serves for as long as it is held
 
 
@@ -100,9 +103,10 @@ def on_worker(name: str, inputs: Sequence[Any], kinds: Sequence[Any]) -> Any:
         return tf.raw_ops.PyFunc(input=inputs, token=name, Tout=kinds)
 
 
-def examples_of(task: Task) -> Callable[..., Any]:
+def examples_of(task: Task, failures: list[Exception]) -> Callable[..., Any]:
     """The function that fetches the training examples of a share of a step's batch: the arrays of
-    inputs and targets, one after the other.
+    inputs and targets, one after the other. What a dataset raises is left in `failures`: the worker
+    fails with it, and the chief, for which TensorFlow makes another error of it, does so later.
     """
     spec, train = task.spec, workloads.load(task.spec).train
 
@@ -111,7 +115,13 @@ def examples_of(task: Task) -> Callable[..., Any]:
         drawn = np.random.SeedSequence([spec.seed, step, share]).generate_state(2)
         random.seed(int(drawn[0])), np.random.seed(drawn[1])  # a dataset may draw
         pieces = order.pieces(spec, train, step, share, spec.workers, ahead=ahead)
-        return list(leaves(train.take(np.concatenate([indices for _, indices in pieces]))).values())
+        try:
+            examples = train.take(np.concatenate([indices for _, indices in pieces]))
+        except Exception as error:
+            failures.append(error)
+            time.sleep(100 * POLL)
+            raise
+        return list(leaves(examples).values())
 
     return fetch
 

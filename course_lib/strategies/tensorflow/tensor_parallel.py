@@ -70,8 +70,9 @@ def naive(task: Task) -> dict[str, Any]:
     bias = tf.Variable(weights[3])  # of the second layer: (classes,)
     variables = [*itertools.chain.from_iterable(pieces), bias]
     for step in range(spec.steps):
-        ((_, indices),) = order.pieces(spec, workload.train, step)
-        inputs, targets = workload.train.take(indices)  # all examples (batch, features) on each
+        read = order.pieces(spec, workload.train, step)  # of one epoch, or of two
+        batch = np.concatenate([indices for _, indices in read])
+        inputs, targets = workload.train.take(batch)  # (batch, features), whole on every device
         with task.phase("compute", step), tf.GradientTape() as tape:
             summands = []
             for device, (kernel, offsets, second) in zip(devices, pieces, strict=True):

@@ -106,10 +106,11 @@ def make_step(
     # No loops or conditions on tensors need translating, and without a search for them (autograph)
     # it is compiled in half the time.
     @tf.function(autograph=False)
-    def step(inputs: Any, targets: Any) -> Any:
+    def step(inputs: Any, targets: Any) -> Any:  # of each replica: (batch / replicas, ...)
         computed, values = strategy.run(compute, args=(inputs, targets))
         # by the last replica of this process
         computed = tf.reduce_max(models.copies_of(computed))
+        # the loss () or (2,), and a mean shaped like each variable
         (loss, *means), stamps = averaged(training, average, values, computed)
         # A variable is updated as soon as its own mean is there. To hold back all updates until the
         # last mean is there would take a message for every operation on another device.
