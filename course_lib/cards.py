@@ -5,7 +5,7 @@ from typing import Any
 from course_lib import hardware
 from course_lib.launch import prepare
 from course_lib.strategies import catalog
-from course_lib.strategies.gate import admit
+from course_lib.strategies.gate import admit, requested
 from course_lib.widgets.cards.catalog import MachineCard, StrategyTable
 
 
@@ -16,7 +16,7 @@ def machine_card(strategy: str | None = None, **fields: Any) -> MachineCard:
     here = hardware.probe()
     reasons: tuple[hardware.Reason, ...] = ()
     if strategy:
-        prepared = prepare(admit(strategy, fields, here), here)
+        prepared = prepare(admit(requested(strategy, fields), here), here)
         prepared.engine.release()  # it has found room, and only says so
         reasons = prepared.plan.reasons
     return MachineCard(

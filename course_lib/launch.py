@@ -20,7 +20,7 @@ from course_lib.spec.settings import NATIVE
 from course_lib.spec.signature import lists_fields
 from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.catalog import StrategyName
-from course_lib.strategies.gate import Program, Request, admit
+from course_lib.strategies.gate import Program, Request, admit, requested
 from course_lib.strategies.strategy import Strategy
 from course_lib.strategies.summary import summarize
 from course_lib.workloads.sketch import Sketch
@@ -44,7 +44,7 @@ def start(
         run.wait().result["test_accuracy"]
     """
     origin, machine = clock(), hardware.probe()
-    return Run(prepare(admit(what, fields, machine), machine), origin)
+    return Run(prepare(admit(requested(what, fields), machine), machine), origin)
 
 
 def prepare(request: Request, machine: Machine, warm: bool | None = None) -> Prepared:

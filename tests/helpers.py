@@ -21,8 +21,10 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from course_lib import start
+from course_lib import hardware, start
 from course_lib.errors import SpecError, TaskFailed
+from course_lib.hardware import Plan
+from course_lib.launch import prepare
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
@@ -182,6 +184,12 @@ def compares_times(*caches: Any) -> Callable[[Callable[P, None]], Callable[P, No
         return tries
 
     return wrapped
+
+
+def planned(what: Any, **fields: Any) -> Plan:
+    """The plan of a run on this machine, which is not started."""
+    here = hardware.probe()
+    return prepare(gate.admit(gate.requested(what, fields), here), here).plan
 
 
 def judged(spec: RunSpec) -> None:

@@ -16,7 +16,7 @@ from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec, parse_item
 from course_lib.strategies import catalog
-from course_lib.strategies.gate import Request, admitted, requested
+from course_lib.strategies.gate import Request, admit, requested
 from course_lib.strategies.optimizers import usual_rate
 
 BY_TASK = ("slow", "jitter", "faults")  # fields that may name single tasks
@@ -164,7 +164,7 @@ def _each_fits(
             batch = max(shares, 128 // shares * shares)
             request.spec = request.spec.model_copy(update={"global_batch": batch})
         try:
-            lined_up.append(Entrant(label, admitted(request, machine)))
+            lined_up.append(Entrant(label, admit(request, machine)))
         except SpecError as refusal:
             refused.append((label, parsed, refusal))
     for entrant in lined_up:

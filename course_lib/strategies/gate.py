@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import chain
 from typing import Any
 
@@ -66,42 +66,34 @@ class Request:
         return self.spec.framework in one_process and "replicas" not in self.spec.model_fields_set
 
 
-def admit(what: object, fields: Mapping[str, Any], machine: Machine) -> Request:
-    """What is asked for, with all fields set that its run uses. See `start` for `what`; `fields`
-    are those of `RunSpec`, None for those not given.
-
-    Raises `SpecError`, which names the field, the value and what is allowed, or `Unavailable` if
-    this machine cannot do it.
+def admit(request: Request, machine: Machine) -> Request:
+    """Let a request pass, with all fields set that its run uses, or raise its first refusal:
+    `SpecError`, which names the field, the value and what is allowed, or `Unavailable` if this
+    machine cannot do it.
     """
-    return admitted(requested(what, fields), machine)
-
-
-def admitted(request: Request, machine: Machine) -> Request:
-    """Let a request pass, or raise its first refusal."""
     for refusal in refusals(request, machine):
         raise refusal
-    spec, unused = request.spec, dict[str, str]()
+    spec = request.spec
     if request.strategy is None:
-        unused = dict.fromkeys(("steps", "global_batch"), "")  # the functions may have others
-    else:
-        unused = unused_fields(spec)
-        if spec.elastic:  # from what it shrinks
-            spec = spec.model_copy(update={"learning_rate": usual_rate(spec)})
-    request.spec = spec.complete(unused)
+        request.spec = spec.complete(unused=("steps", "global_batch"))  # functions may have others
+        return request
+    if spec.elastic:  # from what it shrinks
+        spec = spec.model_copy(update={"learning_rate": usual_rate(spec)})
+    request.spec = spec.complete(unused_fields(spec))
     return request
 
 
 def spec_for(what: object, /, **fields: Any) -> RunSpec:
     """The spec of a run on this machine, complete and admitted. Raises as `admit` does."""
-    return admit(what, fields, hardware.probe()).spec
+    return admit(requested(what, fields), hardware.probe()).spec
 
 
 # --- what is asked for ---
 
 
 def requested(what: object, fields: Mapping[str, Any]) -> Request:
-    """What is asked for, not yet judged. Raises `SpecError` for what is of no type that it may be,
-    and for names that do not exist.
+    """What is asked for, not yet judged. See `start` for `what`; `fields` are those of `RunSpec`,
+    None for those not given. Raises `SpecError` for values of a wrong type and unknown names.
     """
     given = {field: value for field, value in fields.items() if value is not None}
     if "strategy" in given:
@@ -130,29 +122,25 @@ def _usual(given: RunSpec) -> Request:
     process, `workers` become its `replicas`.
     """
     strategy, fields = find(given.strategy), given.model_fields_set
-    values = dict(given)
-    framework = values["framework"] = _framework(strategy, given)
-    jobs = strategy.jobs.get(framework, ())
+    framework = _framework(strategy, given)
+    jobs, in_one = strategy.jobs.get(framework, ()), framework in strategy.one_process
     usual = {
         "ps": int("ps" in jobs),
         "chief": "chief" in jobs,
         "precision": strategy.default_precision,
-        "workers": strategy.default_workers,
+        "workers": 1 if in_one and "replicas" in fields else strategy.default_workers,
     }
-    values |= {name: value for name, value in usual.items() if name not in fields}
-    if framework in strategy.one_process:
-        if "replicas" not in fields:
-            values |= {"workers": 1, "replicas": values["workers"]}
-        elif "workers" not in fields:
-            values["workers"] = 1
+    values = {**dict(given), **usual, **{name: getattr(given, name) for name in fields}}
+    values["framework"] = framework
+    if in_one and "replicas" not in fields:
+        values |= {"workers": 1, "replicas": values["workers"]}
     spec = RunSpec.model_construct(fields, **values)
     if not given.global_batch:
-        usual_batch, unit = strategy.default_batch(spec), spec.shares * spec.accumulate
+        batch, unit = strategy.default_batch(spec), spec.shares * spec.accumulate
         examples = len(workloads.load(spec).train)
-        few = usual_batch > examples >= unit  # at most all of them, if they are enough
-        batch = examples // unit * unit if few else usual_batch
-        spec = spec.model_copy(update={"global_batch": batch})
-        spec.model_fields_set.discard("global_batch")
+        if batch > examples >= unit:  # at most all of them, if they are enough
+            batch = examples // unit * unit
+        spec = RunSpec.model_construct(fields, **{**values, "global_batch": batch})
     return Request(spec, strategy, strategy.programs.get(framework, {}))
 
 
@@ -199,127 +187,107 @@ def refusals(request: Request, machine: Machine | None = None) -> Iterator[Locks
     """What keeps a request from being run on a machine: `SpecError`s with the field, its value and
     what is allowed there, or `Unavailable` with the cure. What is cheap to know comes first, the
     trial of a learner's own model last. The `machine` is not needed without a strategy.
+
+    A rule yields a field and what is allowed, or raises, which ends it all.
     """
     spec, strategy = request.spec, request.strategy
-    for refusal in _refusals(request, machine):
-        if isinstance(refusal, LockstepError):
-            yield refusal
-            continue
-        field, allowed = refusal
-        value = getattr(spec, field)
-        if strategy and field == "replicas" and request.workers_are_devices:
-            field, allowed = "workers", f"{allowed} ({strategy.why_one_host(spec.framework)})"
-        yield SpecError(field, value, allowed)
+    try:
+        for field, allowed in _rules(request, machine):
+            if strategy and field == "replicas" and request.workers_are_devices:
+                text = f"{allowed} ({strategy.why_one_host(spec.framework)})"
+                yield SpecError("workers", spec.replicas, text)
+            else:
+                yield SpecError(field, getattr(spec, field), allowed)
+    except LockstepError as refusal:
+        yield refusal
 
 
-def _refusals(request: Request, machine: Machine | None) -> Refusals:
+def _rules(request: Request, machine: Machine | None) -> Refusals:
     spec, strategy = request.spec, request.strategy
-    if strategy is None:
-        return chain(_numbers(spec), _tasks(spec), _schedule(request))
-    assert machine
-    if spec.framework not in strategy.jobs:
-        built = " and ".join(strategy.jobs)
-        return [("framework", f"{strategy.name} is built in {built} only: leave it out")]
-    return chain(
-        _one_host(spec, strategy),
-        _workload(spec),
-        _devices(request, strategy),
-        _numbers(spec),
-        _tasks(spec),
-        _jobs(spec, strategy),
-        strategy.check(spec, machine),
-        _unused(spec),
-        _schedule(request),
-        _model(request, strategy),
-    )
+    if strategy:
+        yield from _places(request, strategy)
+        yield from _workload(spec)
+    yield from _numbers(spec)
+    yield from _flags(spec)
+    _check_tasks(spec)
+    if strategy and machine:
+        yield from _jobs(spec, strategy)
+        yield from strategy.check(spec, machine)
+        yield from _unused(spec)
+    yield from _schedule(request)
+    if strategy:
+        yield from _model(request, strategy)
 
 
 def _numbers(spec: RunSpec) -> Refusals:
-    """Numbers and flags that do not go together: field, whether it is refused, what is allowed."""
+    """Numbers that do not go together."""
     shares, batch = spec.shares, spec.batch
-    near = [str(n) for n in (batch // shares * shares, (batch // shares + 1) * shares) if n]
-    who = f"{spec.workers} workers" if spec.replicas == 1 else f"{shares} devices"
-    traced = "into the trace, and this run has none: leave one out"
-    elastic, usual = spec.elastic, RunSpec.model_fields
-    for field, refused, allowed in (
-        (
-            "replicas",
-            spec.replicas > MAX_REPLICAS,
-            f"allowed: {usual['replicas'].description}",
-        ),
-        (
-            "workers",
-            batch > MAX_BATCH,
-            f"times replicas and accumulate, {batch} examples: at most {MAX_BATCH} a step",
-        ),
-        (
-            "global_batch",
-            batch % shares,
-            f"must divide evenly over {who}, such as {' or '.join(near)}",
-        ),
-        ("hosts", spec.hosts > spec.workers, f"at most {spec.workers}, one for each worker"),
-        ("warmup_steps", spec.warmup_steps > spec.steps, f"at most the {spec.steps} steps"),
-        (
-            "elastic",
-            elastic and not spec.max_restarts,
-            "it says how to restart, and this run does not: set max_restarts",
-        ),
-        (
-            "elastic",
-            elastic and spec.sampler == "per_worker",
-            "nobody would read the part of the data that a lost worker had: leave one out",
-        ),
-        (
-            "elastic",
-            elastic and spec.all_reduce != NATIVE,
-            f"{spec.all_reduce} is made for {spec.workers} workers: leave all_reduce out",
-        ),
-        (
-            "evaluate_every",
-            spec.evaluate_every and not spec.trace,
-            f"the accuracy goes {traced}",
-        ),
-        ("record_examples", spec.record_examples and not spec.trace, f"they go {traced}"),
-        *(
-            (name, not spec.on_nodes and getattr(spec, name) != usual[name].default, NO_CLUSTER)
-            for name in OF_RAY
-        ),
-    ):
-        if refused:
-            yield field, allowed
+    if spec.replicas > MAX_REPLICAS:
+        yield "replicas", f"allowed: a whole number from 1 to {MAX_REPLICAS}"
+    if batch > MAX_BATCH:
+        made = f"times replicas and accumulate, {batch} examples"
+        yield "workers", f"{made}: at most {MAX_BATCH} a step"
+    if batch % shares:
+        lower = batch // shares * shares
+        near = " or ".join(str(n) for n in (lower, lower + shares) if n)
+        who = f"{spec.workers} workers" if spec.replicas == 1 else f"{shares} devices"
+        yield "global_batch", f"must divide evenly over {who}, such as {near}"
+    if spec.hosts > spec.workers:
+        yield "hosts", f"at most {spec.workers}, one for each worker"
+    if spec.warmup_steps > spec.steps:
+        yield "warmup_steps", f"at most the {spec.steps} steps"
 
 
-def _tasks(spec: RunSpec) -> Refusals:
-    """Tasks and hosts that the run does not have, or that cannot be what they are to be."""
+def _flags(spec: RunSpec) -> Refusals:
+    """Fields that need others, or exclude them."""
+    for name in () if spec.on_nodes else OF_RAY:
+        if getattr(spec, name) != RunSpec.model_fields[name].default:
+            yield name, NO_CLUSTER
+    if spec.elastic and not spec.max_restarts:
+        yield "elastic", "it says how to restart, and this run does not: set max_restarts"
+    if spec.elastic and spec.sampler == "per_worker":
+        why = "nobody would read the part of the data that a lost worker had"
+        yield "elastic", f"{why}: leave one out"
+    if spec.elastic and spec.all_reduce != NATIVE:
+        why = f"{spec.all_reduce} is made for {spec.workers} workers"
+        yield "elastic", f"{why}: leave all_reduce out"
+    for name in () if spec.trace else ("evaluate_every", "record_examples"):
+        if getattr(spec, name):
+            yield name, "goes into the trace, and this run has none: leave one out"
+
+
+def _check_tasks(spec: RunSpec) -> None:
+    """Raise `SpecError` for tasks and hosts that the run does not have, or that cannot be what they
+    are to be.
+    """
+    for task in spec.slow:
+        spec.check_slow(task)
     delays = spec.jitter if isinstance(spec.jitter, dict) else {"worker:0": spec.jitter}
-    checks: list[Callable[[], object]] = [
-        *(partial(spec.check_slow, task) for task in spec.slow),
-        *(partial(spec.check_jitter, task, jitter) for task, jitter in delays.items()),
-        *(partial(spec.check_task, task, "placement") for task in spec.placement),
-        *[partial(spec.check_linked, "link", str(spec.link))] * bool(spec.link),
-        *(partial(spec.check_linked, "links", host) for host in spec.links),
-        *(partial(spec.check_host, host, "links") for host in spec.links),
-        *(partial(fault.planned, spec) for fault in spec.faults),
-    ]
-    for check in checks:
-        try:
-            check()
-        except SpecError as refusal:
-            yield refusal
+    for task, jitter in delays.items():
+        spec.check_jitter(task, jitter)
+    for task in spec.placement:
+        spec.check_task(task, "placement")
+    if spec.link:
+        spec.check_linked("link", str(spec.link))
+    for host in spec.links:
+        spec.check_linked("links", host)
+        spec.check_host(host, "links")
+    for fault in spec.faults:
+        fault.planned(spec)
 
 
 def _schedule(request: Request) -> Refusals:
-    """An all-reduce that is none, or that is not proved; or that a strategy cannot have."""
+    """An all-reduce that is none, or not proved, or that a strategy cannot have."""
     spec, strategy = request.spec, request.strategy
     if spec.all_reduce == NATIVE:
         return
     if strategy and not strategy.takes_schedule:
         takers = ", ".join(name for name, each in STRATEGIES.items() if each.takes_schedule)
         own = strategy.all_reduce(spec, request.model)
-        keeps = f"{spec.strategy} keeps the framework's own; {takers} "
-        keeps += f"{'takes' if own else 'is the same program and takes'} yours"
-        none = f"{spec.strategy} has no all-reduce to replace; {takers} has"
-        yield "all_reduce", none if own and own.choice == "none" else keeps
+        if own and own.choice == "none":
+            yield "all_reduce", f"{spec.strategy} has no all-reduce to replace; {takers} has"
+        takes = "takes" if own else "is the same program and takes"
+        yield "all_reduce", f"{spec.strategy} keeps the framework's own; {takers} {takes} yours"
     made = request.schedule
     assert made
     if made.kind != "all_reduce" or made.servers:
@@ -332,65 +300,31 @@ def _schedule(request: Request) -> Refusals:
 # --- with a strategy ---
 
 
-def _jobs(spec: RunSpec, strategy: Strategy) -> Refusals:
-    """Tasks that a strategy must have, or has none of."""
-    name, jobs = strategy.name, strategy.jobs
-    who = f"{name} with {spec.framework}"
-    one_process = spec.framework in strategy.one_process
-    most = strategy.max_workers
-    for field, refused, allowed in (
-        (
-            "workers",
-            spec.workers > most,
-            f"{name} has exactly {most}; multi_worker_mirrored takes more",
-        ),
-        ("workers", one_process and spec.workers > 1, f"{who} is one process: set replicas"),
-        (
-            "replicas",
-            spec.replicas > 1 and not one_process,
-            f"{who} has one for each worker: set workers",
-        ),
-        (
-            "sampler",
-            strategy.model_parallel and spec.sampler == "per_worker",
-            f"all workers of {name} compute the same examples: leave it out",
-        ),
-    ):
-        if refused:
-            yield field, allowed
-    for job in ("ps", "chief"):
-        if getattr(spec, job) and job not in jobs[spec.framework]:
-            yield job, f"{name} has none: leave it out"
-        if job in jobs[spec.framework] and not getattr(spec, job):
-            yield job, f"{who} needs at least one"
-    if cure := missing(spec.framework):
-        yield Unavailable(spec.framework, "it is not installed", cure)
-
-
-def _one_host(spec: RunSpec, strategy: Strategy) -> Refusals:
-    """Hosts, and links between them, where all workers have to be on one."""
-    if not (why := strategy.why_one_host(spec.framework)):
+def _places(request: Request, strategy: Strategy) -> Refusals:
+    """A framework that a strategy is not built in; hosts, links between them and single workers,
+    where all workers have to be on one host or are devices of one process.
+    """
+    spec = request.spec
+    framework, others = spec.framework, strategy.others(spec.framework)
+    if framework not in strategy.jobs:
+        built = " and ".join(strategy.jobs)
+        yield "framework", f"{strategy.name} is built in {built} only: leave it out"
+    if not (why := strategy.why_one_host(framework)):
         return
-    others = [f for f in strategy.others(spec.framework) if not strategy.why_one_host(f)]
-    can = f"--framework {others[0]}" if others else "multi_worker_mirrored"
+    spread = [other for other in others if not strategy.why_one_host(other)]
+    can = f"--framework {spread[0]}" if spread else "multi_worker_mirrored"
     text = f"{why}, so on one host: leave it out ({can} can be on several)"
     if spec.hosts > 1:
         yield "hosts", text
-    for field in ("placement", "link", "links"):
-        if value := getattr(spec, field):
-            yield SpecError(field, str(value) if field == "link" else value, text)
-
-
-def _devices(request: Request, strategy: Strategy) -> Refusals:
-    """Single ones of the workers that were asked for, where these are devices of one process."""
-    spec = request.spec
-    why, others = strategy.why_one_host(spec.framework), strategy.others(spec.framework)
+    for name in ("placement", "link", "links"):
+        if value := getattr(spec, name):
+            raise SpecError(name, str(value) if name == "link" else value, text)
     cure = f"; --framework {others[0]} has one for each" if others else ""
-    for field in ("slow", "jitter") if request.workers_are_devices else ():
-        tasks = getattr(spec, field)
+    for name in ("slow", "jitter") if request.workers_are_devices else ():
+        tasks = getattr(spec, name)
         for task in tasks if isinstance(tasks, dict) else ():
             if task.startswith("worker:") and task not in spec.tasks:
-                yield SpecError(field, task, f"{why}, whose devices cannot be slowed singly{cure}")
+                raise SpecError(name, task, f"{why}, whose devices cannot be slowed singly{cure}")
 
 
 def _workload(spec: RunSpec) -> Refusals:
@@ -402,6 +336,27 @@ def _workload(spec: RunSpec) -> Refusals:
         yield "framework", f"{own.name} has no model for it: {made}"
     if spec.batch > (examples := len(own.train)):
         yield "global_batch", f"at most {examples}: {own.name} has no more examples to train with"
+
+
+def _jobs(spec: RunSpec, strategy: Strategy) -> Refusals:
+    """Tasks that a strategy must have, or has none of."""
+    name, most, jobs = strategy.name, strategy.max_workers, strategy.jobs[spec.framework]
+    who, in_one = f"{name} with {spec.framework}", spec.framework in strategy.one_process
+    if spec.workers > most:
+        yield "workers", f"{name} has exactly {most}; multi_worker_mirrored takes more"
+    if in_one and spec.workers > 1:
+        yield "workers", f"{who} is one process: set replicas"
+    if spec.replicas > 1 and not in_one:
+        yield "replicas", f"{who} has one for each worker: set workers"
+    for job in ("ps", "chief"):
+        if getattr(spec, job) and job not in jobs:
+            yield job, f"{name} has none: leave it out"
+        if job in jobs and not getattr(spec, job):
+            yield job, f"{who} needs at least one"
+    if strategy.model_parallel and spec.sampler == "per_worker":
+        yield "sampler", f"all workers of {name} compute the same examples: leave it out"
+    if cure := missing(spec.framework):
+        raise Unavailable(spec.framework, "it is not installed", cure)
 
 
 def _unused(spec: RunSpec) -> Refusals:

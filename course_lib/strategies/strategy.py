@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Literal, NamedTuple
 
-from course_lib.errors import LockstepError
 from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import MAX_WORKERS
@@ -35,8 +34,8 @@ class Facts:
     source: str
 
 
-Refusals = Iterable[tuple[str, str] | LockstepError]
-"""What a run cannot have: fields of its spec, each with what is allowed; or an error."""
+Refusals = Iterable[tuple[str, str]]
+"""Fields of a spec whose values a run cannot have, each with what is allowed."""
 
 
 class Standing(NamedTuple):
@@ -97,7 +96,8 @@ class Strategy(Facts):
     - `jobs`: for each framework that it is for, the jobs of its tasks; none if it cannot run there.
       Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
     - `standing`: how real it is with a framework on a machine.
-    - `check`: what of a spec it refuses, see `gate.py`; or why the machine cannot do it.
+    - `check`: what of a spec it refuses, see `gate.py`; raises `Unavailable` if the machine cannot
+      do it.
     - `fits`: what it refuses for the model that a run is to train.
     - `order`: where it stands in tables.
     - `default_batch`: a global batch for a run, where the usual one would not do.

@@ -83,7 +83,7 @@ def _try(learners: Any, all_reduce: Any) -> dict[str, Any]:
     def short(request: gate.Request, machine: Any) -> Any:
         asked.append(request.spec.model_dump_json())
         fields = {"framework": "torch", "workers": WORKERS, "steps": 1}
-        return prepare(gate.admit(STRATEGY, fields, machine), machine)
+        return prepare(gate.admit(gate.requested(STRATEGY, fields), machine), machine)
 
     try:
         with patch.object(launch, "prepare", short):

@@ -13,12 +13,11 @@ import pytest
 
 from course_lib import Run, Workload, hardware, race, start, workloads
 from course_lib.errors import SpecError, TaskFailed
-from course_lib.launch import prepare
 from course_lib.record.events import Lifecycle
-from course_lib.strategies import catalog, gate
+from course_lib.strategies import catalog
 from course_lib.workloads.layers import digest
 from tests import own_models
-from tests.helpers import compares_times, losses, of_times, until
+from tests.helpers import compares_times, losses, of_times, planned, until
 
 MODELS = ("mlp", "convolutions", "transformer", "tied")
 STEPS = 30
@@ -499,8 +498,8 @@ def test_synchronized_batch_normalisation_makes_two_replicas_equal_one_device() 
     two = start("mirrored", **fields, steps=10, workers=2).wait(60)
     assert curve(two) == pytest.approx(curve(alone), rel=TOLERANCE)
     assert "means and variances of all replicas" in str(two.plan)
-    servers = prepare(gate.admit("parameter_server", fields, hardware.probe()), hardware.probe())
-    assert "each worker's own share of a batch" in str(servers.plan)
+    servers = planned("parameter_server", **fields)
+    assert "each worker's own share of a batch" in str(servers)
     if not hardware.probe().gpus:
         with pytest.raises(SpecError, match="SyncBatchNorm works on GPUs only"):
             start("multi_worker_mirrored", framework="torch", workload=synced)

@@ -11,11 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-from course_lib import Run, Workload, hardware, start
-from course_lib.launch import prepare
-from course_lib.strategies.gate import admit, spec_for
+from course_lib import Run, Workload, start
+from course_lib.strategies.gate import spec_for
 from course_lib.workloads import order
-from tests.helpers import SUM_ORDER
+from tests.helpers import SUM_ORDER, planned
 from tests.own_models import LARGEST
 
 STEPS, HALF, BATCH, RATE = 6, 3, 8, 0.1
@@ -209,5 +208,4 @@ def test_what_tf_random_draws_is_each_worker_s_own_and_the_plan_says_what_it_lac
     assert [mine, other] == draws(runs[1])
     assert "It draws with tf.random" in str(runs[0].plan)
     fields = {"framework": "tensorflow", "workload": noisy, "workers": 2}
-    admitted = admit("mirrored", fields, hardware.probe())
-    assert "draws with" not in str(prepare(admitted, hardware.probe()).plan)
+    assert "draws with" not in str(planned("mirrored", **fields))

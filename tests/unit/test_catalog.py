@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 
 import course_lib
-from course_lib import hardware, workloads
+from course_lib import workloads
 from course_lib.errors import SpecError, Unavailable
-from course_lib.launch import prepare
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.catalog import STRATEGIES
-from course_lib.strategies.gate import admit, spec_for
-from tests.helpers import refused
+from course_lib.strategies.gate import requested, spec_for
+from tests.helpers import planned, refused
 
 LAPTOP: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), tpu=False, cores=2)
 SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), tpu=False, cores=64)
@@ -175,7 +174,7 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         (
             "one_device",
             {"evaluate_every": 5, "trace": False},
-            "evaluate_every=5: the accuracy goes into the trace, and this run has none",
+            "evaluate_every=5: goes into the trace, and this run has none",
         ),
     ],
 )
@@ -307,8 +306,8 @@ def test_who_takes_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says_it
     for framework, jobs in STRATEGIES[name].programs.items():
         if jobs:
             fields = {"framework": framework, "emulate": name == "tpu" or None}
-            request = admit(name, fields, hardware.probe())
-            reasons = prepare(request, hardware.probe()).plan.reasons
+            request = requested(name, fields)
+            reasons = planned(name, **fields).reasons
             (reason,) = (r for r in reasons if r.what == "all-reduce")
             its = STRATEGIES[name].all_reduce(request.spec, request.model)
             assert (reason.choice in ("ring", "gloo", "nccl")) == (its is None)
@@ -384,7 +383,8 @@ def test_nccl_need_not_be_asked_for_where_it_can_work() -> None:
     why = "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
     check = catalog.find("multi_worker_mirrored").check
     assert [*check(spec, SERVER)] == [("all_reduce", why)]
-    assert isinstance(next(iter(check(spec, LAPTOP))), Unavailable)
+    with pytest.raises(Unavailable, match="nccl is unavailable here"):
+        list(check(spec, LAPTOP))
 
 
 def test_rows_say_what_is_real_on_this_machine() -> None:
@@ -423,5 +423,5 @@ def test_every_entry_is_complete_and_leads_to_its_role_functions(name: str) -> N
 def test_the_plan_says_how_many_updates_asynchronous_steps_make() -> None:
     given = {"framework": "torch", "workers": 4, "steps": 200}
     for name, made in (("parameter_server", ["800"]), ("sync_parameter_server", [])):
-        reasons = prepare(admit(name, given, hardware.probe()), hardware.probe()).plan.reasons
+        reasons = planned(name, **given).reasons
         assert [reason.choice for reason in reasons if reason.what == "updates"] == made

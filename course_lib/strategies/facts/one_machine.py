@@ -52,20 +52,20 @@ def _check_mirrored(spec: RunSpec, machine: Machine) -> Refusals:
         yield "cross_device_ops", "is TensorFlow's: leave it out, or take nccl on GPUs"
     if asked == "nccl":
         any_device = "Take hierarchical_copy or reduction_to_one_device: they need no GPUs."
-        yield from check_nccl(spec, machine, "Leave it out for gloo." if torch else any_device)
+        check_nccl(spec, machine, "Leave it out for gloo." if torch else any_device)
     if asked == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
         lost = f"TensorFlow's would lose the gradient of one of {spec.replicas} devices"
         yield "cross_device_ops", f"{lost}: take an even number, or reduction_to_one_device"
 
 
-def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> Refusals:
-    """Refuse NCCL where the machine cannot have it; `cure`: what to take instead."""
+def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
+    """Raise `Unavailable` if a run cannot have NCCL on a machine; `cure`: what to take instead."""
     needed = max(2, spec.shares)
     usable = len(machine.gpus) if spec.framework in machine.cuda_frameworks else 0
     if usable < needed:
         can = f"{spec.framework} can use {usable or 'none'} on this machine"
         why = f"it joins NVIDIA GPUs, {needed} of them in this run, and {can}"
-        yield Unavailable("nccl", why, cure)
+        raise Unavailable("nccl", why, cure)
 
 
 def _mirrored_all_reduce(spec: RunSpec, model: Sketch) -> Reason | None:
@@ -123,7 +123,7 @@ def _check_tpu(spec: RunSpec, machine: Machine) -> Refusals:
     here = _tpu_standing(spec.framework, machine)
     if here.reality == "unavailable" and not (spec.emulate and spec.framework == "tensorflow"):
         what = "tpu" if spec.framework == "tensorflow" else f"tpu with {spec.framework}"
-        yield Unavailable(what, here.why, here.cure)
+        raise Unavailable(what, here.why, here.cure)
     if spec.cross_device_ops == "nccl":
         why = "a TPU's cores average over links of their own; NCCL is for GPUs"
         yield "cross_device_ops", why

@@ -27,7 +27,7 @@ def _check_native(spec: RunSpec, machine: Machine) -> Refusals:
         if getattr(spec, field) == "nccl":
             native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
             cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
-            yield from check_nccl(spec, machine, cure)
+            check_nccl(spec, machine, cure)
             yield field, "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
 
 
