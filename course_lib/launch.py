@@ -21,9 +21,7 @@ from course_lib.spec.signature import lists_fields
 from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.catalog import StrategyName
 from course_lib.strategies.gate import Program, Request, admit, requested
-from course_lib.strategies.strategy import Strategy
 from course_lib.strategies.summary import summarize
-from course_lib.workloads.sketch import Sketch
 
 
 @lists_fields
@@ -53,21 +51,15 @@ def prepare(request: Request, machine: Machine, warm: bool | None = None) -> Pre
     `warm`: whether the framework is loaded already, found out if not given. Raises `SpecError` if
     the tasks need more memory than is free, or if the model cannot be trained on their devices.
     """
-    spec, strategy = request.spec, request.strategy
-    together = bool(strategy and strategy.why_one_host(spec.framework))
-    engine, spec = engines.find(spec, together)
+    strategy = request.strategy
+    together = bool(strategy and strategy.why_one_host(request.spec.framework))
+    engine, spec = engines.find(request.spec, together)
     try:
         has = engine.machine(machine)
         warm = nursery.is_warm(spec.framework) if warm is None else warm
-        if strategy:
-            plan = _plan(spec, has, warm, strategy, request.model)
-        else:
-            plan = hardware.plan(spec, has, warm)
-        plan = saving.resumed(spec, plan)
+        plan = saving.resumed(spec, _plan(request, spec, has, warm))
         _warn_of_open_doors(plan)
-        recovers = strategy.recovers if strategy else "together"
-        plan = plan.model_copy(update={"reasons": (*plan.reasons, *_restarts(spec, recovers))})
-        summary = summarize if strategy else None
+        summary, recovers = (summarize, strategy.recovers) if strategy else (None, "together")
         how = request.programs or {}, request.schedule, summary, recovers
         return Prepared(spec, has, plan, *how, engine=engine)
     except BaseException:
@@ -75,31 +67,33 @@ def prepare(request: Request, machine: Machine, warm: bool | None = None) -> Pre
         raise
 
 
-def _plan(spec: RunSpec, machine: Machine, warm: bool, strategy: Strategy, model: Sketch) -> Plan:
-    """The plan of a strategy's run, with what is known of its model."""
-    all_reduce = strategy.all_reduce(spec, model)
-    plan = hardware.plan(spec, machine, warm, all_reduce, model.parameters)
-    divided = strategy.piece(spec) < spec.batch
-    notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0, divided=divided)
-    if strategy.asynchronous:
-        text = "A step is a global batch, and each worker's piece of it is an update of its own"
-        text += ", divided by what its loss counts in this piece"
-        made = f"{spec.steps * spec.workers:,}"
-        notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
+def _plan(request: Request, spec: RunSpec, machine: Machine, warm: bool) -> Plan:
+    """The plan of a run, with what is known of its model and of restarts."""
+    strategy, notes = request.strategy, []
+    if strategy is None:
+        plan = hardware.plan(spec, machine, warm)
+    else:
+        model = request.model
+        all_reduce = strategy.all_reduce(spec, model)
+        plan = hardware.plan(spec, machine, warm, all_reduce, model.parameters)
+        divided = strategy.piece(spec) < spec.batch
+        notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0, divided=divided)
+        if strategy.asynchronous:
+            text = "A step is a global batch, and each worker's piece of it is an update of its own"
+            text += ", divided by what its loss counts in this piece"
+            made = f"{spec.steps * spec.workers:,}"
+            notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
+    if spec.max_restarts:
+        why = "When a task is lost, all are started again, as each step needs them all"
+        if strategy and strategy.recovers == "alone":
+            why = "A lost worker is started again while the others go on"
+        if spec.elastic:
+            why += (
+                ", with one worker fewer. Each keeps its share of the batch, so global batch and "
+            )
+            why += "learning rate shrink in proportion"
+        notes.append(Reason("restarts", f"at most {spec.max_restarts}", f"{why}."))
     return plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
-
-
-def _restarts(spec: RunSpec, recovers: str) -> list[Reason]:
-    """What happens when a task fails or is killed, where something is to be done about it."""
-    if not spec.max_restarts:
-        return []
-    why = "When a task is lost, all are started again, as each step needs them all"
-    if recovers == "alone":
-        why = "A lost worker is started again while the others go on"
-    if spec.elastic:
-        why += ", with one worker fewer. Each keeps its share of the batch, so global batch and "
-        why += "learning rate shrink in proportion"
-    return [Reason("restarts", f"at most {spec.max_restarts}", f"{why}.")]
 
 
 def _warn_of_open_doors(plan: Plan) -> None:

@@ -4,6 +4,7 @@ a role function.
 
 import ast
 import json
+from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +12,11 @@ from typing import Any
 import pytest
 
 import course_lib
-from course_lib import workloads
+from course_lib import hardware, launch, workloads
 from course_lib.errors import SpecError, Unavailable
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies import catalog
+from course_lib.strategies import catalog, trial
 from course_lib.strategies.catalog import STRATEGIES
 from course_lib.strategies.gate import requested, spec_for
 from tests.helpers import planned, refused
@@ -425,3 +426,25 @@ def test_the_plan_says_how_many_updates_asynchronous_steps_make() -> None:
     for name, made in (("parameter_server", ["800"]), ("sync_parameter_server", [])):
         reasons = planned(name, **given).reasons
         assert [reason.choice for reason in reasons if reason.what == "updates"] == made
+
+
+def test_what_starts_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One look at the machine, one spec, one sketch of the model."""
+    seen: Counter[str] = Counter()
+
+    def counted(what: str, call: Any) -> Any:
+        def counting(*arguments: Any, **named: Any) -> Any:
+            seen[what] += 1
+            return call(*arguments, **named)
+
+        return counting
+
+    for name, place in (
+        ("probe", hardware),
+        ("sketch", trial),
+        ("__init__", RunSpec),
+    ):
+        monkeypatch.setattr(place, name, counted(name, getattr(place, name)))
+    monkeypatch.setattr(launch, "Run", lambda *_: None)
+    course_lib.start("tensor_parallel", framework="torch", workers=2)
+    assert seen == {"probe": 1, "sketch": 1, "__init__": 1}
