@@ -15,9 +15,8 @@ from course_lib.hardware import Machine, Plan, Reason
 from course_lib.notebook import completion
 from course_lib.record.clock import clock
 from course_lib.spec.fields import texts
-from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.run_spec import RunSpec, lists_fields
 from course_lib.spec.settings import NATIVE
-from course_lib.spec.signature import lists_fields
 from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.catalog import StrategyName
 from course_lib.strategies.gate import Program, Request, admit, requested

@@ -11,8 +11,7 @@ import typer
 
 from course_lib.collectives import ALGORITHMS
 from course_lib.spec.fields import Link
-from course_lib.spec.run_spec import RunSpec, parse_item
-from course_lib.spec.signature import NOT_GIVEN
+from course_lib.spec.run_spec import NOT_GIVEN, RunSpec, parse_item
 from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}

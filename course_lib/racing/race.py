@@ -26,8 +26,7 @@ from course_lib.record import home
 from course_lib.record.clock import clock
 from course_lib.record.events import ACTIVE, Lifecycle
 from course_lib.record.progress import Line, interrupt_explained, of_run
-from course_lib.spec.run_spec import RunSpec
-from course_lib.spec.signature import lists_fields
+from course_lib.spec.run_spec import RunSpec, lists_fields
 from course_lib.strategies.catalog import StrategyName
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target

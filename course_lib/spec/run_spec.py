@@ -4,9 +4,11 @@ fields mean together is judged by `strategies/gate.py`.
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterable
-from typing import Any
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
@@ -205,3 +207,42 @@ def parse_item(field: str, text: str) -> tuple[Any, Any]:
     value = float(match[2])
     # RunSpec refuses half a host
     return match[1], int(value) if field == "placement" and value.is_integer() else value
+
+
+# --- the fields in the signature and documentation of functions that take `**fields` ---
+
+GROUPS = {
+    "strategy": "Tasks and how they exchange",
+    "hosts": "Hosts and links",
+    "workload": "What is learned",
+    "global_batch": "Training",
+    "device_ms": "Emulated time",
+    "faults": "Faults",
+    "sampler": "Order of the examples",
+    "run_dir": "Record",
+}
+"""The first field of each group of neighbours in `RunSpec` -> what the group is about."""
+
+NOT_GIVEN = ("strategy", "chief")  # the first argument; a fact of the strategy
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+
+def lists_fields(function: Function) -> Function:
+    """Put the fields in place of `**fields` in a function's signature, and a list of them at the
+    end of its documentation.
+    """
+    about: list[str] = []
+    own = inspect.signature(function)
+    parameters = [each for each in own.parameters.values() if each.kind != each.VAR_KEYWORD]
+    kinds = typing.get_type_hints(RunSpec)
+    for name, field in RunSpec.model_fields.items():
+        about += [f"\n{GROUPS[name]}:"] if name in GROUPS else []
+        if name in NOT_GIVEN:
+            continue
+        how = {"default": field.default, "annotation": kinds[name]}
+        parameters.append(inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, **how))
+        about.append(f"    {name}: {field.title} ({field.description})")
+    function.__signature__ = own.replace(parameters=parameters)  # type: ignore[attr-defined]  # what `help` reads
+    function.__doc__ = f"{inspect.getdoc(function)}\n" + "\n".join(about)
+    return function

@@ -46,34 +46,22 @@ class Standing(NamedTuple):
     cure: str = ""
 
 
-StandingOf = Callable[[str, Machine], Standing]
-"""Framework and machine -> how real a strategy is there."""
-
-
-def measured(cpu: str, gpu: str = "", at_least: int = 2) -> StandingOf:
-    """The standing of a strategy with real processes. Its `why` is `gpu`, with the number of GPUs
-    in place of {gpus}, if the framework can use `at_least` so many, else `cpu`.
+class Measured(NamedTuple):
+    """Why a strategy is measured: on CPUs; and where its framework can use `at_least` so many GPUs,
+    whose number takes the place of {gpus}.
     """
 
-    def standing(framework: str, machine: Machine) -> Standing:
-        gpus = len(machine.gpus) if framework in machine.cuda_frameworks else 0
-        return Standing("measured", gpu.format(gpus=gpus) if gpu and gpus >= at_least else cpu)
-
-    return standing
-
-
-def by_framework(**standings: StandingOf) -> StandingOf:
-    """A standing that differs by framework: `by_framework(tensorflow=..., torch=...)`."""
-    return lambda framework, machine: standings[framework](framework, machine)
+    cpu: str
+    gpu: str = ""
+    at_least: int = 2
 
 
 NCCL = "real processes; NCCL for up to {gpus} workers, a GPU each"
 NO_NCCL = "between CPUs, as NCCL needs a GPU for each worker"
-REAL_PROCESSES = by_framework(
-    tensorflow=measured(f"real processes; TensorFlow's RING {NO_NCCL}", NCCL),
-    torch=measured(f"real processes; gloo {NO_NCCL}", NCCL),
-)
-
+PROCESSES = {
+    "tensorflow": Measured(f"real processes; TensorFlow's RING {NO_NCCL}", NCCL),
+    "torch": Measured(f"real processes; gloo {NO_NCCL}", NCCL),
+}
 
 AllReduceOf = Callable[[RunSpec, Sketch], Reason | None]
 
@@ -95,7 +83,7 @@ class Strategy(Facts):
 
     - `jobs`: for each framework that it is for, the jobs of its tasks; none if it cannot run there.
       Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
-    - `standing`: how real it is with a framework on a machine.
+    - `measured`: why it is real, for each framework; `absent`: why a machine cannot have it.
     - `check`: what of a spec it refuses, see `gate.py`; raises `Unavailable` if the machine cannot
       do it.
     - `fits`: what it refuses for the model that a run is to train.
@@ -119,7 +107,8 @@ class Strategy(Facts):
 
     name: str
     jobs: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: WORKERS)
-    standing: StandingOf = REAL_PROCESSES
+    measured: Mapping[str, Measured] = field(default_factory=lambda: PROCESSES)
+    absent: Callable[[str, Machine], Standing | None] = lambda framework, machine: None
     check: Callable[[RunSpec, Machine], Refusals] = lambda spec, machine: ()
     fits: Callable[[RunSpec, Sketch], Refusals] = lambda spec, model: ()
     order: int = 1000
@@ -149,6 +138,14 @@ class Strategy(Facts):
             framework: {job: f"{__package__}.{framework}.{self.name}:{job}" for job in jobs}
             for framework, jobs in self.jobs.items()
         }
+
+    def standing(self, framework: str, machine: Machine) -> Standing:
+        """How real it is with a framework on a machine."""
+        if absent := self.absent(framework, machine):
+            return absent
+        cpu, gpu, at_least = self.measured[framework]
+        gpus = len(machine.gpus) if framework in machine.cuda_frameworks else 0
+        return Standing("measured", gpu.format(gpus=gpus) if gpu and gpus >= at_least else cpu)
 
     def share(self, spec: RunSpec) -> int:
         """Examples that a replica computes in a step. Of backup workers, fewer shares make up the

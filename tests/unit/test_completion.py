@@ -13,7 +13,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from course_lib import RunSpec, race, stage, start
 from course_lib.launch import names_for
 from course_lib.notebook import completion
-from course_lib.spec.signature import NOT_GIVEN
+from course_lib.spec.run_spec import NOT_GIVEN
 from course_lib.strategies.catalog import STRATEGIES, StrategyName
 
 

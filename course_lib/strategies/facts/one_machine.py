@@ -5,12 +5,11 @@ from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import Held, on_workers, share_of
 from course_lib.strategies.strategy import (
-    REAL_PROCESSES,
+    PROCESSES,
+    Measured,
     Refusals,
     Standing,
     Strategy,
-    by_framework,
-    measured,
     no_all_reduce,
 )
 from course_lib.workloads.sketch import Sketch
@@ -26,7 +25,10 @@ ONE_DEVICE = Strategy(
     use="whatever fits on one device and is fast enough there; debugging",
     limits="one device's speed and memory",
     source="https://www.tensorflow.org/api_docs/python/tf/distribute/OneDeviceStrategy",
-    standing=measured("one real process, on the CPU", "one real process, on a GPU", at_least=1),
+    measured=dict.fromkeys(
+        ("tensorflow", "torch"),
+        Measured("one real process, on the CPU", "one real process, on a GPU", at_least=1),
+    ),
     order=10,
     default_workers=1,
     max_workers=1,
@@ -90,14 +92,14 @@ MIRRORED = Strategy(
     "one device",
     limits="one machine; the slowest device sets the pace; the model must fit on every device",
     source="https://www.tensorflow.org/api_docs/python/tf/distribute/MirroredStrategy",
-    standing=by_framework(
-        tensorflow=measured(
+    measured={
+        "tensorflow": Measured(
             "one real process; real replicas on logical CPU devices, which share its cores; "
             "nccl would need two GPUs",
             "one real process; replicas on up to {gpus} GPUs, joined by NCCL if you ask for it",
         ),
-        torch=REAL_PROCESSES,
-    ),
+        "torch": PROCESSES["torch"],
+    },
     check=_check_mirrored,
     order=20,
     one_process=("tensorflow",),
@@ -107,7 +109,7 @@ MIRRORED = Strategy(
 )
 
 
-def _tpu_standing(framework: str, machine: Machine) -> Standing:
+def _no_tpu(framework: str, machine: Machine) -> Standing | None:
     if framework == "torch":
         why = "PyTorch reaches a TPU only through torch_xla, which this course does not use"
         return Standing("unavailable", why, "Use --framework tensorflow.")
@@ -115,15 +117,15 @@ def _tpu_standing(framework: str, machine: Machine) -> Standing:
         how = "the same replicas, compiled by the same compiler (XLA), with logical CPU devices"
         cure = f"Use --emulate (emulate=True): {how} for cores."
         return Standing("unavailable", "TPUStrategy needs a TPU, and this machine has none", cure)
-    return Standing("measured", "one real process, a replica on each core of the TPU")
+    return None
 
 
 def _check_tpu(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse a run without a TPU, unless it is asked to emulate one."""
-    here = _tpu_standing(spec.framework, machine)
-    if here.reality == "unavailable" and not (spec.emulate and spec.framework == "tensorflow"):
+    absent = _no_tpu(spec.framework, machine)
+    if absent and not (spec.emulate and spec.framework == "tensorflow"):
         what = "tpu" if spec.framework == "tensorflow" else f"tpu with {spec.framework}"
-        raise Unavailable(what, here.why, here.cure)
+        raise Unavailable(what, absent.why, absent.cure)
     if spec.cross_device_ops == "nccl":
         why = "a TPU's cores average over links of their own; NCCL is for GPUs"
         yield "cross_device_ops", why
@@ -161,7 +163,8 @@ TPU = Strategy(
     "keeps 8 significant bits",
     source="https://www.tensorflow.org/guide/tpu",
     jobs={"tensorflow": ("worker",), "torch": ()},
-    standing=_tpu_standing,
+    measured={"tensorflow": Measured("one real process, a replica on each core of the TPU")},
+    absent=_no_tpu,
     check=_check_tpu,
     fits=_fits_tpu,
     order=30,
@@ -206,18 +209,18 @@ CENTRAL_STORAGE = Strategy(
     use="models whose variables do not fit on a device, such as large embeddings, on one machine",
     limits="all passes through the host's memory; one machine; the slowest device sets the pace",
     source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
-    standing=by_framework(
-        tensorflow=measured(
+    measured={
+        "tensorflow": Measured(
             "one real process; variables on one logical CPU device, real replicas on others, "
             "which share its cores",
             "one real process; variables on the CPU, real replicas on up to {gpus} GPUs",
             at_least=1,
         ),
-        torch=measured(
+        "torch": Measured(
             "real processes, a replica in each; variables and gradients in memory that all of "
             "them share"
         ),
-    ),
+    },
     check=_check_central_storage,
     order=50,
     one_process=("tensorflow",),

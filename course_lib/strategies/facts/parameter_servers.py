@@ -8,14 +8,7 @@ from functools import partial
 from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import Held, on_workers, share_of
-from course_lib.strategies.strategy import (
-    Refusals,
-    Strategy,
-    batch_of,
-    by_framework,
-    measured,
-    no_all_reduce,
-)
+from course_lib.strategies.strategy import Measured, Refusals, Strategy, batch_of, no_all_reduce
 from course_lib.workloads.sketch import Sketch
 
 
@@ -39,10 +32,10 @@ _STRATEGY = partial(
     variables="on the parameter servers, cut into equal parts; workers pull copies",
     wire="each worker pulls S and pushes S bytes; all parameter servers together 2nS in a step",
     jobs={"torch": ("worker", "ps")},
-    standing=by_framework(
-        tensorflow=measured("real processes; gRPC between TensorFlow's servers"),
-        torch=measured("real processes; sockets between workers and parameter servers"),
-    ),
+    measured={
+        "tensorflow": Measured("real processes; gRPC between TensorFlow's servers"),
+        "torch": Measured("real processes; sockets between workers and parameter servers"),
+    },
     all_reduce=no_all_reduce(
         "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
     ),

@@ -8,15 +8,7 @@ from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.facts.one_machine import check_nccl
 from course_lib.strategies.memory import Held, on_workers, share_of
-from course_lib.strategies.strategy import (
-    REAL_PROCESSES,
-    Refusals,
-    Strategy,
-    batch_of,
-    by_framework,
-    measured,
-    no_all_reduce,
-)
+from course_lib.strategies.strategy import Measured, Refusals, Strategy, batch_of, no_all_reduce
 from course_lib.workloads.digits import CLASSES, PER_UNIT
 from course_lib.workloads.sketch import Sketch
 
@@ -160,12 +152,12 @@ TENSOR_PARALLEL = Strategy(
     limits="it exchanges in the middle of every step, so slow wires stall it; a layer has only so "
     "many units to share out",
     source="Shoeybi et al., Megatron-LM, 2019; https://www.tensorflow.org/guide/dtensor_overview",
-    standing=by_framework(
-        tensorflow=measured(
+    measured={
+        "tensorflow": Measured(
             "one real process; DTensor on a mesh of logical CPU devices, which share its cores"
         ),
-        torch=REAL_PROCESSES,
-    ),
+        "torch": MULTI_WORKER_MIRRORED.measured["torch"],
+    },
     fits=_fits_tensor,
     order=60,
     default_workers=2,
