@@ -214,7 +214,7 @@ by the formula    18.8 KiB   18.8 KiB              0 B       69 KiB        -
         ),
         ("run --steps -5", "steps=-5: allowed: a whole number from 1"),
         ("run --device-ms 20ms", "device_ms='20ms': allowed: milliseconds, from 0 to 60000"),
-        ("run --slow worker:1=-2", "slow[worker:1]=-2.0: a factor from 1"),
+        ("run --slow worker:1=-2", "slow=-2.0: allowed: task=factor, with a factor from 1"),
         ("run --mbit 100", "a link is between hosts, and there is one: set hosts to 2 or more"),
         ("run --link 0=50", "a link is between hosts, and there is one: set hosts to 2 or more"),
         ("run --hosts 2 --link 7=50", "links=7: this run has the hosts 0, 1"),

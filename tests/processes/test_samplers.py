@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib import start
+from course_lib import start, workloads
 from course_lib.cluster.run import Run
 from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Read
 from course_lib.record.measures import coverage
-from course_lib.strategies import catalog, gate
+from course_lib.strategies import gate
 from tests.helpers import examples_of
 
 EXAMPLES = 1437
@@ -63,7 +63,7 @@ def test_the_replicas_of_a_machine_learn_alike_in_both_frameworks() -> None:
         run = finished("mirrored", framework, workers=2, global_batch=128, sampler="per_worker")
         losses.append([m.value for m in run.trace.all(Metric, "worker:0", name="loss")])
         reads = sorted(run.trace.all(Read, step=0), key=lambda e: e.task)
-        workload = catalog.workloads.load(run.spec)
+        workload = workloads.load(run.spec)
         parts = [examples_of(workload, 0, 0, 128, k, 2, "per_worker").tolist() for k in range(2)]
         assert [i for e in reads for i in e.examples] == parts[0] + parts[1]
     np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-4)
