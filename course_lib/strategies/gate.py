@@ -251,9 +251,9 @@ def _flags(spec: RunSpec) -> Refusals:
     if spec.elastic and spec.all_reduce != NATIVE:
         why = f"{spec.all_reduce} is made for {spec.workers} workers"
         yield "elastic", f"{why}: leave all_reduce out"
-    for name in () if spec.trace else ("evaluate_every", "record_examples"):
-        if getattr(spec, name):
-            yield name, "goes into the trace, and this run has none: leave one out"
+    for name, goes in {"evaluate_every": "the accuracy goes", "record_examples": "they go"}.items():
+        if getattr(spec, name) and not spec.trace:
+            yield name, f"{goes} into the trace, and this run has none: leave one out"
 
 
 def _check_tasks(spec: RunSpec) -> None:

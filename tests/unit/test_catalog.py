@@ -175,7 +175,7 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         (
             "one_device",
             {"evaluate_every": 5, "trace": False},
-            "evaluate_every=5: goes into the trace, and this run has none",
+            "evaluate_every=5: the accuracy goes into the trace, and this run has none",
         ),
     ],
 )
