@@ -22,7 +22,7 @@ import numpy as np
 
 from course_lib.errors import LIMITS
 from course_lib.exchange.memory import Counters, Segment
-from course_lib.exchange.outbox import NO_DESCRIPTOR, Outbox
+from course_lib.exchange.messages import NO_DESCRIPTOR, Outbox
 from course_lib.record.clock import clock
 
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end

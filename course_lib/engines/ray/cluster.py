@@ -1,6 +1,6 @@
 """A Ray cluster: what Ray is asked. It has the machines, and finds room for the tasks of a run: a
 placement group with a bundle for each task, or for each host. On each node that has bundles there
-is an actor of ours (`ray_node.py`).
+is an actor of ours (`node.py`).
 """
 
 import contextlib
@@ -9,7 +9,7 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import ray
@@ -17,7 +17,10 @@ import ray.exceptions
 from ray._private.services import canonicalize_bootstrap_address as _canonical
 from ray._private.services import get_node_to_connect_for_driver
 from ray.util import placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+from ray.util.scheduling_strategies import (
+    NodeAffinitySchedulingStrategy,
+    PlacementGroupSchedulingStrategy,
+)
 
 from course_lib.engines.ray import raylets
 from course_lib.engines.ray.node import RayNode
@@ -214,6 +217,48 @@ def _line(host: str) -> socket.socket:
     line = socket.create_server((host, 0), family=family, backlog=1024)
     os.register_at_fork(after_in_child=line.close)
     return line
+
+
+class Seat:
+    """An actor that takes the GPUs of a bundle for as long as a run lasts, as Ray tells nobody else
+    which of a node's they are. It ends with its placement group.
+    """
+
+    def gpus(self) -> list[str]:
+        return [str(gpu) for gpu in ray.get_gpu_ids()]
+
+
+def take_gpus(
+    group: Any, spec: RunSpec, crews: Sequence[Sequence[str]], timeout: float
+) -> tuple[list[Any], dict[str, str]]:
+    """The actors that hold the GPUs of these crews, one crew in each bundle of the group, and the
+    first GPU of each worker, as its node counts them (`gpu:1`). Raises `Unavailable`.
+    """
+    remote: Any = ray.remote  # its types do not know that a method has one
+    workers = [[task for task in crew if task.startswith("worker")] for crew in crews]
+    seats = {
+        i: remote(Seat)
+        .options(
+            num_cpus=0,
+            num_gpus=spec.task_gpus * len(crew),
+            scheduling_strategy=PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=i
+            ),
+        )
+        .remote()
+        for i, crew in enumerate(workers)
+        if crew
+    }
+    try:
+        found = ray.get([seat.gpus.remote() for seat in seats.values()], timeout=timeout)
+    except ray.exceptions.GetTimeoutError:
+        why = f"Ray has not said within {timeout:g} s which they are"
+        raise Unavailable("GPUs of this Ray cluster", why, "`ray status` says how it is.") from None
+    devices = dict[str, str]()
+    for i, gpus in zip(seats, found, strict=True):
+        for task, first in zip(workers[i], gpus[:: spec.task_gpus], strict=True):
+            devices[task] = f"gpu:{first}"
+    return list(seats.values()), devices
 
 
 def _not_placed(group: Any, spec: RunSpec, crews: list[list[str]]) -> Unavailable:

@@ -1,4 +1,4 @@
-"""Runs on a Ray cluster: Ray finds room for the tasks (`ray_cluster.py`), and each node's actor
+"""Runs on a Ray cluster: Ray finds room for the tasks (`cluster.py`), and each node's actor
 starts them. The supervisor is a thread of this process, so all ends with it.
 
     notebook kernel: Run --- supervisor ===Ray=== actor --- zygote --- node's process --- tasks
@@ -15,8 +15,16 @@ from ray.util import placement_group_table
 from course_lib.cluster.node import Listener
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.supervisor import Supervisor
-from course_lib.engines.ray import gpus
-from course_lib.engines.ray.cluster import LOOK, SILENT, connect, give_back, in_time, place, stands
+from course_lib.engines.ray.cluster import (
+    LOOK,
+    SILENT,
+    connect,
+    give_back,
+    in_time,
+    place,
+    stands,
+    take_gpus,
+)
 from course_lib.engines.ray.link import BEGIN, Link, RayNodeOf, answers, check_versions, nodes_of
 from course_lib.engines.ray.parcels import Parcel, own_code
 from course_lib.engines.ray.remote import Away
@@ -51,7 +59,7 @@ class RayEngine:
         self._moving = 0.0  # since when Ray looks for another node
         try:
             if spec.task_gpus:
-                self._seats, self._devices = gpus.taken(self.group, spec, self.crews, BEGIN)
+                self._seats, self._devices = take_gpus(self.group, spec, self.crews, BEGIN)
             self.nodes = nodes_of(ids)
             check_versions(self.nodes)
         except BaseException:
