@@ -13,7 +13,7 @@ UNDOING = {"pause": "resume", "cut": "heal"}  # the others are ordered anew, as 
 
 
 class Agenda:
-    """What is to come. A fault is taken from it once; what undoes it is then put on it."""
+    """Keeps the faults that are to come. One is taken once; what undoes it is then added."""
 
     def __init__(self, spec: RunSpec) -> None:
         self.spec = spec
@@ -42,7 +42,7 @@ class Agenda:
 
     @property
     def moments(self) -> list[float]:
-        """When to ask for `at_time`."""
+        """Return the times at which to ask for `at_time`."""
         return [at for at, _ in self._by_time]
 
     def orders(self, fault: Fault, now: float) -> list[dict[str, Any]]:

@@ -1,6 +1,6 @@
-"""What a supervisor has a task do while the task's function runs: keep another pace, leave, or have
-a fault: an exception, an early exit, memory that runs out. The supervisor has a fault in the record
-before it sends the order for it.
+"""Lets a supervisor control a task while the task's function runs: change its pace, end it, or give
+it a fault: an exception, an early exit, memory that runs out. The supervisor has a fault in the
+record before it sends the order for it.
 
 An order comes in on a thread of its own, so that a busy or endless function can be slowed and
 stopped. A signal brings an exception to the main thread, which also wakes up where that waits for
@@ -44,7 +44,7 @@ class Control:
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
     def done(self) -> None:
-        """What the function returned has been left: the task may leave."""
+        """Let the task leave: the value of its function has been kept."""
         self._done.set()
 
     def _obey(self) -> None:

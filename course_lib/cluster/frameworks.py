@@ -1,4 +1,4 @@
-"""What each framework needs around it: environment variables before its import, modules worth
+"""Prepares processes for a framework: environment variables before its import, modules worth
 importing early, threads, and a cluster's addresses.
 """
 

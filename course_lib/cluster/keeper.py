@@ -82,7 +82,7 @@ def end_descendants() -> None:
 
 
 def lives(process: psutil.Process) -> bool:
-    """Whether a process is there, and more than the name of a dead one."""
+    """Return whether a process is there, and not a zombie."""
     try:
         return process.is_running() and bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:

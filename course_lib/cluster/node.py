@@ -30,7 +30,7 @@ PERIOD = 0.1  # seconds between two readings of the kernel's counters
 
 
 class Listener(Protocol):
-    """Who is told what happens on a node."""
+    """Hears what happens on a node."""
 
     def began(self, task: str, pid: int) -> None:
         """The process of a task has been started."""
@@ -54,7 +54,7 @@ class Listener(Protocol):
 
 
 class Node(Protocol):
-    """What a supervisor asks of a node. No method waits; what comes of it the listener is told.
+    """Carries out what a supervisor asks. No method waits; the listener hears what comes of it.
 
     `addresses`: `host:port` of each of its tasks; `due`: when to `look` again without being woken;
     `lost`: it is gone, and so are its tasks.
@@ -80,10 +80,10 @@ class Node(Protocol):
 
     def signal(self, task: str, number: int) -> None: ...
 
-    def link(self, host: int, link: Link, **told: str) -> None:
-        """Give a host another link. `told`: why, for the record."""
+    def link(self, host: int, link: Link, **cause: str) -> None:
+        """Give a host another link. `cause`: why, for the record."""
 
-    def join(self, host: int, joined: bool, **told: str) -> None:
+    def join(self, host: int, joined: bool, **cause: str) -> None:
         """Join a host to the others again, or cut it off from them."""
 
     def look(self, last: bool = False) -> None:
@@ -141,8 +141,8 @@ class Here:
         channels = (self.outer, ours, *self.channels.values())
         private = [self._lifeline, *(c.fileno() for c in channels), *self.wiring.descriptors]
         with self.wiring.inside(task), theirs:
-            birth = self.files, task, attempt, theirs
-            self.pids[task] = self.start_task(birth, self._holder, private)
+            arguments = self.files, task, attempt, theirs
+            self.pids[task] = self.start_task(arguments, self._holder, private)
         self.channels[task] = ours
         self.selector.register(ours, selectors.EVENT_READ, partial(self._hear, task))
         self.listener.began(task, self.pids[task])
@@ -154,11 +154,11 @@ class Here:
     def signal(self, task: str, number: int) -> None:
         os.kill(self.pids[task], number)
 
-    def link(self, host: int, link: Link, **told: str) -> None:
-        self.wiring.link(host, link, **told)
+    def link(self, host: int, link: Link, **cause: str) -> None:
+        self.wiring.link(host, link, **cause)
 
-    def join(self, host: int, joined: bool, **told: str) -> None:
-        self.wiring.join(host, joined, **told)
+    def join(self, host: int, joined: bool, **cause: str) -> None:
+        self.wiring.join(host, joined, **cause)
 
     def look(self, last: bool = False) -> None:
         """Read the kernel's counters and cut long logs, if that is due; take the exit status of
@@ -255,22 +255,20 @@ class Wiring:
         self._listener.counted(changed)
         self.due = math.inf if last else clock() + PERIOD
 
-    def link(self, host: int, link: Link, **told: str) -> None:
-        """Give a host another link, whether the kernel imposes it or our exchange. `told`: why, for
-        the record.
-        """
+    def link(self, host: int, link: Link, **cause: str) -> None:
+        """Give a host another link, whether the kernel imposes it or our exchange."""
         if self.hosts:
             self.hosts.change(host, link)
         if self._wires.exists():
             with contextlib.closing(Wires(self._wires)) as imposed:
                 imposed.change(host, self._imposed(link))
-        self._listener.note(host_name(host), "linked", **told, **link.model_dump())
+        self._listener.note(host_name(host), "linked", **cause, **link.model_dump())
 
-    def join(self, host: int, joined: bool, **told: str) -> None:
+    def join(self, host: int, joined: bool, **cause: str) -> None:
         """Join a host to the others again, or cut it off from them."""
         if self.hosts:
             self.hosts.join(host, joined)
-            self._listener.note(host_name(host), "healed" if joined else "cut", **told)
+            self._listener.note(host_name(host), "healed" if joined else "cut", **cause)
 
     def _imposed(self, link: Link) -> Link:
         """The part of a link that our exchange keeps to: all of it if the kernel does not make its

@@ -1,5 +1,5 @@
-"""What the notebook kernel does to start processes: it keeps one warm zygote per framework, and
-gets a supervisor for each run.
+"""Starts processes for the notebook kernel: keeps one warm zygote per framework, and gets a
+supervisor for each run.
 
 Nothing here imports a framework or blocks without a bound, and no child outlives the kernel
 process: each is tied to a pipe that closes with it.
@@ -40,7 +40,7 @@ def warm(framework: str = "tensorflow") -> None:
 
 
 def is_warm(framework: str) -> bool:
-    """Whether the zygote of a framework is there already."""
+    """Return whether the zygote of a framework is there already."""
     return framework in _zygotes and _zygotes[framework].alive
 
 
@@ -112,7 +112,7 @@ class Zygote:
 
 
 def last_words(framework: str) -> str:
-    """The end of what a framework's zygote, and the supervisors that it forked, had to say."""
+    """Return the end of the log of a framework's zygote and the supervisors that it forked."""
     log = _log(framework)
     end = os.pread(log, 1500, max(0, os.fstat(log).st_size - 1500))
     tail = end.decode(errors="replace").strip()
@@ -121,8 +121,8 @@ def last_words(framework: str) -> str:
 
 @functools.cache
 def _log(framework: str) -> int:
-    """Where the zygote and supervisors of a framework write: a file without a name, so that each
-    kernel process has its own and leaves none behind.
+    """Return the descriptor of the log of a framework's zygote and supervisors: a file without a
+    name, so that each kernel process has its own and leaves none behind.
     """
     with tempfile.TemporaryFile("ab+") as file:
         return os.dup(file.fileno())

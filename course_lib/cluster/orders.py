@@ -1,4 +1,4 @@
-"""What a learner can do to a run that goes on, beyond waiting for it and stopping it."""
+"""Gives orders to a run that goes on: kill, pause, slow, link and others."""
 
 import threading
 import warnings

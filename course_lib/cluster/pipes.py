@@ -1,5 +1,5 @@
-"""What joins our processes: a lifeline, which ends a process when the holder of its other end is
-gone, and channels, which carry messages.
+"""Joins our processes: by a lifeline, which ends a process when the holder of its other end is
+gone, and by channels, which carry messages.
 
 A lifeline is a pipe. Nothing is ever written to it. The operating system closes the holder's end
 however the holder dies, SIGKILL included. On Linux it then sends SIGKILL to every process that
@@ -97,7 +97,7 @@ class Channel:
 
     @property
     def gone(self) -> bool:
-        """Whether the other side has closed its end; what it said before may still be unread."""
+        """Return whether the other side has closed its end; its last messages may be unread."""
         return ready(self, 0, 0)  # a hang-up is told whatever is asked for
 
     def send(self, **message: Any) -> None:

@@ -39,15 +39,15 @@ _TRACEBACK_CHARS = 6000
 _ECHOES = ("UnavailableError", "AbortedError", "CancelledError", "DistNetworkError")
 
 
-Birth = tuple[RunDir, str, Attempt, socket.socket]
-"""What a task is born with: run directory, name, attempt, and the socket to its supervisor."""
-StartTask = Callable[[Birth, int, list[int]], int]
-"""Start the process of a task and return its pid. Besides what it is given: the reading end of its
-lifeline, and descriptors that it must not keep.
+Arguments = tuple[RunDir, str, Attempt, socket.socket]
+"""Those of `main`: run directory, name, attempt, and the socket to the supervisor."""
+StartTask = Callable[[Arguments, int, list[int]], int]
+"""Start the process of a task and return its pid. It also gets the reading end of its lifeline, and
+descriptors that it must not keep.
 """
 
 
-def fork(birth: Birth, holder: int, private: list[int]) -> int:
+def fork(arguments: Arguments, holder: int, private: list[int]) -> int:
     """Start a task as a copy of this process, which has the framework loaded already."""
     if pid := os.fork():
         return pid
@@ -57,16 +57,16 @@ def fork(birth: Birth, holder: int, private: list[int]) -> int:
         for fd in private:
             os.close(fd)
         pipes.hold(holder)
-        main(*birth)
+        main(*arguments)
     finally:
         os._exit(70)
 
 
-def spawn(birth: Birth, holder: int, private: list[int]) -> int:
+def spawn(arguments: Arguments, holder: int, private: list[int]) -> int:
     """Start a task as a fresh interpreter, which imports the framework anew: slow, and the same
     everywhere.
     """
-    files, name, attempt, sock = birth
+    files, name, attempt, sock = arguments
     for fd in (sock.fileno(), holder):
         os.set_inheritable(fd, True)
     command = pipes.interpreter(
@@ -76,7 +76,7 @@ def spawn(birth: Birth, holder: int, private: list[int]) -> int:
 
 
 def begin(
-    _held: int | None, run_dir: str, name: str, number: str, fewer: str, together: str, sock: str
+    _lifeline: object, run_dir: str, name: str, number: str, fewer: str, together: str, sock: str
 ) -> NoReturn:
     """Start as a fresh interpreter."""
     attempt, files = Attempt(int(number), int(fewer), int(together)), RunDir(run_dir)
@@ -187,8 +187,8 @@ def _leave_error(
 
 
 def _echoes(error: BaseException) -> bool:
-    """Whether an error only tells that another task was lost, as far as its kind or its framework's
-    words tell.
+    """Return whether an error only reports the loss of another task, as far as its kind or its
+    framework's words tell.
     """
     known = isinstance(error, (RankLost, ConnectionError, EOFError))
     return known or type(error).__name__ in _ECHOES or bool(re.search(GONE, str(error)))

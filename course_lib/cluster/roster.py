@@ -18,8 +18,8 @@ from typing import NamedTuple
 
 
 class Attempt(NamedTuple):
-    """How many restarts there had been when a task was started, by how many workers the run had
-    shrunk, and the number of restarts when all were last started together.
+    """Counts the restarts before a task was started, the workers that the run has lost for good,
+    and the restarts before all were last started together.
     """
 
     number: int = 0
@@ -63,9 +63,9 @@ class Roster:
 
     # --- what happens ---
 
-    def said(self, task: str, state: str) -> bool:
-        """A task reports `running`, `done` or `failed`. Returns whether that is news: of a task
-        that is to be started again, or is done without, it is not.
+    def report(self, task: str, state: str) -> bool:
+        """Take a task's report: `running`, `done` or `failed`. Returns whether that is news: of a
+        task that is to be started again, or is done without, it is not.
         """
         if self.states[task] in ("restarting", "lost"):
             return False
@@ -83,7 +83,7 @@ class Roster:
         """The supervisor tells a task to leave, or kills it, so its end is no failure."""
         self._dismissed.add(task)
 
-    def gone(self, task: str, status: int, asked: str = "", homeless: bool = False) -> str | None:
+    def exited(self, task: str, status: int, asked: str = "", homeless: bool = False) -> str | None:
         """The process of a task ended with `status` (negative: the signal that killed it). Returns
         the failure in words, or None.
 
@@ -106,7 +106,7 @@ class Roster:
         self._homeless = homeless
         # peers notice first, so a restart may have been in vain: it was the same loss
         self._left += homeless and state == "starting" and self.attempts[task] > 0
-        self.said(task, "failed")
+        self.report(task, "failed")
         return f"it was killed {asked}" if asked else death(status)
 
     def started(self, task: str) -> None:

@@ -137,32 +137,32 @@ class Run(Orders):
         return starting | self._lookout.look(handle=handle).describe()
 
     def standstill(self) -> Standstill | None:
-        """Why nobody in the run has moved for half a second or longer; None while somebody may."""
+        """Return why no task has moved for half a second or longer; None while one may."""
         return self._lookout.standstill()
 
     def pulse(self) -> Pulse | None:
-        """What the run does at this moment; None if it is over."""
+        """Return what the run does at this moment; None if it is over."""
         return self._lookout.pulse() if self.state in ACTIVE else None
 
     @property
     def trace(self) -> Trace:
-        """What has happened so far; the same object each time, read up to now."""
+        """Return the events so far: the same `Trace` each time, read up to now."""
         return self._trace.refresh()
 
     @property
     def reality(self) -> Reality:
-        """How real the run has been so far: a word, and why."""
+        """Return how real the run has been so far: a word, and why."""
         return reality(self.spec, self.trace)
 
     @property
     def values(self) -> dict[str, Any]:
-        """What each task's function returned, for the tasks that are done."""
+        """Return what each task's function returned, for the tasks that are done."""
         return self.files.values(sorted(self.tasks, key=task_key))
 
     @property
     def result(self) -> Any:
-        """What came out of a run that has finished, or was stopped: the summary of a strategy, or
-        `values` for functions of your own. Raises if there is none.
+        """Return the result of a run that has finished, or was stopped: the summary of a strategy,
+        or `values` for functions of your own. Raises if there is none.
         """
         self._raise_error()
         if self.state not in ("finished", "stopped"):
@@ -196,7 +196,7 @@ class Run(Orders):
         return f"Run({self.spec.strategy}, {self.spec.framework}, {tasks}, {self.state})"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """What a notebook shows."""
+        """Return the run as a notebook shows it."""
         return shown.bundle(self)
 
     def _raise_error(self) -> None:

@@ -39,7 +39,7 @@ from course_lib.spec.fields import Link
 ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), None: (0.1, 0.2)}
 MOVING = 0.2  # seconds after which other nodes are asked for again
 RETURNS = 1.0  # seconds for a learner's own parameter server, when all others are done
-SAID = ("running", "done", "failed")  # by a task, whose code may say anything
+REPORTED = ("running", "done", "failed")  # by a task, whose code may send anything
 PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
 
@@ -50,17 +50,17 @@ register with the selector, and tell the listener what happens.
 """
 
 
-def begin(held: int | None, kernel: str) -> NoReturn:
+def begin(lifeline: int | None, kernel: str) -> NoReturn:
     """Start as a fresh interpreter, where no zygote forks us."""
-    main(socket.socket(fileno=int(kernel)), spawn, held)
+    main(socket.socket(fileno=int(kernel)), spawn, lifeline)
 
 
-def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoReturn:
+def main(kernel: socket.socket, start_task: StartTask, lifeline: int | None) -> NoReturn:
     """Wait for the order to start, then look after the run until its last process is gone; or for
     that to be a node for a supervisor elsewhere.
 
-    `held` ties us to the kernel process until then; later the end of the socket tells us, and we
-    clean up before we go. Never returns.
+    `lifeline` ties us to the kernel process until then; later the end of the socket tells us, and
+    we clean up before we go. Never returns.
     """
     channel = Channel(kernel)
     if orders := channel.receive():
@@ -68,14 +68,14 @@ def main(kernel: socket.socket, start_task: StartTask, held: int | None) -> NoRe
         files = RunDir(first["start"])
         if engine := first.get("engine"):
             serve = pkgutil.resolve_name(f"course_lib.engines.{engine}.remote:serve")
-            serve(channel, files, first["tasks"], start_task, held)
+            serve(channel, files, first["tasks"], start_task, lifeline)
         try:
-            keeper.keep(channel, files, held)
+            keeper.keep(channel, files, lifeline)
 
             def connect(
-                selector: selectors.BaseSelector, told: Listener, tasks: Sequence[str]
+                selector: selectors.BaseSelector, listener: Listener, tasks: Sequence[str]
             ) -> dict[str, Node]:
-                here: Node = Here(files, tasks, start_task, selector, told, channel)
+                here: Node = Here(files, tasks, start_task, selector, listener, channel)
                 return dict.fromkeys(tasks, here)
 
             Supervisor(channel, files, connect).supervise(more)
@@ -148,11 +148,11 @@ class Supervisor:
         where each task is.
         """
         lost = dict.fromkeys(self.nodes[task] for task in tasks if task in self.nodes)
-        if not (found := self.connect(self.selector, self, tasks)):
+        if not (nodes := self.connect(self.selector, self, tasks)):
             return False
         for node in lost:
             node.close()
-        self.nodes |= found
+        self.nodes |= nodes
         addresses = {task: self.nodes[task].addresses[task] for task in self.roster.states}
         for node in self._nodes():
             node.meet(by_job(addresses))
@@ -206,32 +206,32 @@ class Supervisor:
             return problem
         return None
 
-    def _carry_out(self, order: dict[str, Any], told: dict[str, str]) -> None:
-        """`told`: why, and for which fault, for the record."""
+    def _carry_out(self, order: dict[str, Any], cause: dict[str, str]) -> None:
+        """Carry out an order; `cause`: why, and for which fault, for the record."""
         if (task := order.get("task", "")) and task not in self.roster.alive:
             raise LockstepError("its process has ended")
         match order:
             case {"do": "stop"}:
                 self.roster.stop()
             case {"do": "link", "host": host, "link": link}:
-                self._node(host).link(host, Link(**link), **told)
+                self._node(host).link(host, Link(**link), **cause)
             case {"do": "partition" | "heal" as do, "host": host}:
-                self._node(host).join(host, do == "heal", **told)
+                self._node(host).join(host, do == "heal", **cause)
             case {"do": "kill"}:
-                self.killed[task] = told
+                self.killed[task] = cause
                 self.nodes[task].signal(task, signal.SIGKILL)
             case {"do": "pause" | "resume" as do}:
                 number = signal.SIGSTOP if do == "pause" else signal.SIGCONT
                 self.nodes[task].signal(task, number)
-                self._note_paused(task, do == "pause", **told)
+                self._note_paused(task, do == "pause", **cause)
             case {"do": "slow" | "jitter" as do}:
                 state, what = PACE[do]
                 self.pace[task][what] = order[what]
                 self.nodes[task].tell(task, **self.pace[task])
-                self.note(task, state, **{what: order[what]}, **told)
+                self.note(task, state, **{what: order[what]}, **cause)
             case {"do": "raise" | "exit" | "oom" as do}:
-                self.note(task, INJECTED[do], **told)
-                self.nodes[task].tell(task, inject=do, why=told["why"])
+                self.note(task, INJECTED[do], **cause)
+                self.nodes[task].tell(task, inject=do, why=cause["why"])
 
     def _node(self, host: int) -> Node:
         return next(self.nodes[task] for task, its in self.files.spec.places.items() if its == host)
@@ -247,7 +247,7 @@ class Supervisor:
         if isinstance(message.get("step"), int):
             self._happen(self.agenda.at_step(task, message["step"]))
             self.nodes[task].tell(task, go=True)
-        elif (state := message.get("state")) in SAID and self.roster.said(task, state):
+        elif (state := message.get("state")) in REPORTED and self.roster.report(task, state):
             self.note(task, state)
         if "starting" not in self.roster.states.values():
             self.agenda.all_run(clock())
@@ -256,11 +256,11 @@ class Supervisor:
         self._note_paused(task, halted, "by a signal from outside")
 
     def ended(self, task: str, status: int, why: str = "") -> None:
-        told = self.killed.get(task, {"why": "", "fault": ""})
+        cause = self.killed.get(task, {"why": "", "fault": ""})
         lost = self.nodes[task].lost
-        if words := self.roster.gone(task, status, asked=told["why"], homeless=lost):
-            state = "killed" if told["why"] else "failed"
-            self.note(task, state, why or words, fault=told["fault"])
+        if words := self.roster.exited(task, status, asked=cause["why"], homeless=lost):
+            state = "killed" if cause["why"] else "failed"
+            self.note(task, state, why or words, fault=cause["fault"])
 
     def counted(self, traffic: list[Traffic]) -> None:
         with self.files.traffic.open("ab") as file:
@@ -276,7 +276,7 @@ class Supervisor:
             self.kernel.post(task=who, state=state)
 
     def _connected(self) -> bool:
-        """Whether the chief, if there is one, has reached all others: it has handed out a step."""
+        """Return whether the chief, if there is one, has reached all others: it has sent a step."""
         state = self.roster.states.get("chief:0")
         # until it runs again, the beat is that of its last attempt
         return not state or (state == "running" and self.beats.now("chief:0").step >= 0)

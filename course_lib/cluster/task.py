@@ -85,7 +85,7 @@ class Task:
 
     @property
     def address(self) -> str:
-        """Where others reach this task, without the port."""
+        """Return the address at which others reach this task, without the port."""
         return self.addresses[self.job][self.index].rpartition(":")[0]
 
     @property

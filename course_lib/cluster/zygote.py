@@ -20,7 +20,7 @@ from course_lib.cluster.pipes import Channel
 from course_lib.errors import shortage
 
 
-def begin(held: int | None, framework: str, fd: str) -> NoReturn:
+def begin(lifeline: int | None, framework: str, fd: str) -> NoReturn:
     """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel
     process. Import `framework`, say so, then fork a supervisor onto each socket that comes from the
     kernel process through the socket `fd`. Never returns.
@@ -47,7 +47,7 @@ def begin(held: int | None, framework: str, fd: str) -> NoReturn:
             elif _fork(sock) == 0:
                 kernel.close()
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                supervisor.main(sock, process.fork, held)
+                supervisor.main(sock, process.fork, lifeline)
 
 
 def _fork(sock: socket.socket) -> int:

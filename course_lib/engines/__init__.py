@@ -14,10 +14,10 @@ from course_lib.spec.run_spec import RunSpec
 
 
 class Engine(Protocol):
-    """Where the processes of one run are started."""
+    """Starts the processes of one run."""
 
     def machine(self, here: Machine) -> Machine:
-        """What the run has; `here` is this machine, or a share of it."""
+        """Return the machine that the run has; `here` is this one, or a share of it."""
 
     def supervisor(self, framework: str, start_method: str, timeout: float) -> Channel:
         """A channel to a supervisor that waits for its order to start."""

@@ -263,12 +263,12 @@ class Connection:
         self._said, self._peers_counters = ("", None), None
 
     def _on_their_way(self) -> bool:
-        """Whether the peer's system has not confirmed all that was sent: see tcp(7), SIOCOUTQ."""
+        """Return whether the peer's system has still to confirm bytes: see tcp(7), SIOCOUTQ."""
         return any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
 
     def _lacking(self) -> int:
-        """How many bytes of the next record are missing. Reading more would take bytes of its
-        payload.
+        """Return how many bytes of the next record are missing. Reading more would take bytes of
+        its payload.
         """
         if len(self._in) < HEADER.size:
             return HEADER.size - len(self._in)

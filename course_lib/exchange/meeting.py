@@ -43,7 +43,7 @@ class Meeting:
             self._leave(f"{rank}.tcp", {"host": host, "port": port, "secret": self._secret.hex()})
 
     def near(self, peer: int) -> bool:
-        """Whether a peer is on this host."""
+        """Return whether a peer is on this host."""
         return self.place[peer] == self.place[self.rank]
 
     def call(self, peer: int) -> socket.socket | None:

@@ -1,5 +1,5 @@
-"""What is sent over a socket without waiting: bytes that leave as there is room for them, and
-messages, each a text, such as JSON, and a block of bytes, such as those of a tensor.
+"""Sends over a socket without waiting: bytes that leave as there is room for them, and messages,
+each a text, such as JSON, and a block of bytes, such as those of a tensor.
 
 What comes is never code, as a pickle would be.
 """
@@ -30,7 +30,7 @@ class _Waiting(NamedTuple):
 
 
 class Outbox:
-    """What waits, in its order; `pieces`: how many have left. No method waits."""
+    """Keeps what waits, in order; `pieces`: how many have left. No method waits."""
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock

@@ -111,7 +111,7 @@ class Hosts:
             routes.link("set", index=self._index[f"dn{host}"], state=state)
 
     def traffic(self, at: float) -> list[Traffic]:
-        """What each task and each host has sent and received so far, as the kernel counts it."""
+        """Return the kernel's counts of what each task and each host has sent and received."""
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
         ends = self._port | {host_name(host): f"dn{host}" for host in self._hosts}
         return [  # read at the switch's end of each line: what that has received was sent

@@ -1,5 +1,5 @@
-"""Where the tasks of a run are reached: at an address of their own on a host, or at a port of the
-loopback interface.
+"""Lays out where the tasks of a run are reached: at an address of their own on a host, or at a port
+of the loopback interface.
 """
 
 import contextlib
@@ -102,5 +102,5 @@ def interface(address: str) -> str:
 
 
 def host_name(host: int) -> str:
-    """What the trace calls a host."""
+    """Return the name of a host in the trace."""
     return f"host:{host}"

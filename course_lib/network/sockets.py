@@ -1,5 +1,5 @@
-"""What tasks send to other nodes, where no network is of the run's own: the kernel counts the bytes
-of each TCP connection, and shows those of our own processes to anybody who asks.
+"""Meters what tasks send to other nodes, where no network is of the run's own: the kernel counts
+the bytes of each TCP connection, and shows those of our own processes to anybody who asks.
 
 A connection between two tasks of this node is left out. What one has carried is known up to the
 last reading before it was closed. Source: sock_diag(7), tcp_info.
@@ -42,7 +42,7 @@ class Sockets:
         self._carried: defaultdict[str, dict[int, Counts]] = defaultdict(dict)  # by inode
 
     def traffic(self, pids: Mapping[str, int], at: float) -> list[Traffic]:
-        """What each task, of which this is the process, has sent to other nodes so far, and got."""
+        """Return what each task has exchanged with other nodes so far; `pids`: its process."""
         if sys.platform != "linux":
             return []
         owners = {inode: task for task, pid in pids.items() for inode in _inodes(pid)}
@@ -91,7 +91,7 @@ def _answers(asked: socket.socket) -> Iterator[bytes]:
 
 
 def _connection(said: bytes) -> Connection | None:
-    """What `struct inet_diag_msg` and the `struct tcp_info` after it say."""
+    """Read a `struct inet_diag_msg` and the `struct tcp_info` after it."""
     near, far = (said[p : p + 2] + _address(said[a : a + 16]) for p, a in ((4, 8), (6, 24)))
     (inode,) = struct.unpack_from("=I", said, 68)
     at = 72

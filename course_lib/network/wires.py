@@ -51,7 +51,7 @@ class Wires:
         self._hosts[host, :_UP] = link.bytes_per_second * PAYLOAD, link.delay
 
     def due(self, src: int, dst: int, size: int) -> float:
-        """When a message of `size` bytes that host `src` sends now has arrived at host `dst`, on
+        """Return when a message of `size` bytes, sent by `src` now, has arrived at host `dst`, on
         the clock of all processes.
         """
         here, there = self._hosts[src], self._hosts[dst]

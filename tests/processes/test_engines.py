@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,10 @@ import course_lib
 from course_lib import start
 from course_lib.errors import Unavailable
 for module in pkgutil.walk_packages(course_lib.__path__, "course_lib."):
-    if module.name != "course_lib.commands.kernel":  # it is a kernel's first step
+    rooms = "strategies.tensorflow", "strategies.torch", "workloads.models"
+    pages = module.name.startswith(tuple(f"course_lib.{room}" for room in rooms))
+    # those load a framework; the other is what a notebook's kernel does first
+    if not pages and module.name != "course_lib.commands.kernel":
         importlib.import_module(module.name)
 print(start(lambda task: task.rank, framework="python", workers=2).wait().values)
 try:
@@ -30,6 +34,12 @@ except Unavailable as error:
 """
 
 
+def test_no_other_file_imports_an_engine_but_by_its_name() -> None:
+    others = [p for p in (ROOT / "course_lib").rglob("*.py") if "ray" not in p.parts]
+    importing = re.compile(r"^(from|import) course_lib\.engines\.ray", re.M)
+    assert [path for path in others if importing.search(path.read_text())] == []
+
+
 def test_all_but_runs_on_ray_works_with_its_folder_deleted(tmp_path: Path) -> None:
     copy = tmp_path / "course_lib"
     shutil.copytree(ROOT / "course_lib", copy, ignore=shutil.ignore_patterns("__pycache__"))
@@ -37,7 +47,7 @@ def test_all_but_runs_on_ray_works_with_its_folder_deleted(tmp_path: Path) -> No
     environment = {**os.environ, "PYTHONPATH": str(tmp_path), "TF_CPP_MIN_LOG_LEVEL": "3"}
     command = [sys.executable, "-c", PROGRAM]
     done = subprocess.run(
-        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=180
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
     values, refused = done.stdout.strip().split("\n", 1)

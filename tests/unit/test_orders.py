@@ -63,7 +63,7 @@ def test_an_order_that_a_supervisor_at_its_end_no_longer_reads_came_too_late(
 def test_an_order_to_a_process_that_has_ended_is_refused_and_changes_nothing() -> None:
     it, kernel = Supervisor.__new__(Supervisor), pair()
     it.kernel, it.roster, it.lifecycle = kernel[0], Roster(["worker:0", "worker:1"]), io.BytesIO()
-    it.roster.gone("worker:1", 0)
+    it.roster.exited("worker:1", 0)
     it._obey({"do": "pause", "task": "worker:1", "by": "by run.pause()"})
     assert Channel(kernel[1]).receive() == [{"answer": "its process has ended"}]
     assert json.loads(it.lifecycle.getvalue())[1:3] == ["worker:1", "refused"]

@@ -10,14 +10,14 @@ from course_lib.cluster.roster import Attempt, Roster, death
 def roster(*said: tuple[str, str], tasks: tuple[str, ...] = ("worker:0", "worker:1")) -> Roster:
     it = Roster(tasks)
     for task, state in said:
-        it.said(task, state)
+        it.report(task, state)
     return it
 
 
 def test_a_run_is_finished_when_all_workers_are_done() -> None:
     it = roster(("worker:0", "running"), ("worker:1", "done"))
     assert it.outcome is None
-    it.said("worker:0", "done")
+    it.report("worker:0", "done")
     assert it.outcome == "finished"
 
 
@@ -28,10 +28,10 @@ def test_a_parameter_server_never_holds_up_the_end() -> None:
 def test_where_workers_serve_the_run_is_finished_when_the_chief_is_done() -> None:
     roster = Roster(["chief:0", "worker:0", "ps:0"], services=["ps", "worker"])
     for task in roster.states:
-        roster.said(task, "running")
-    roster.said("chief:0", "done")
+        roster.report(task, "running")
+    roster.report("chief:0", "done")
     assert roster.outcome == "finished"
-    assert roster.gone("worker:0", 0) is None
+    assert roster.exited("worker:0", 0) is None
 
 
 def test_one_failure_is_the_failure_of_the_run() -> None:
@@ -40,22 +40,22 @@ def test_one_failure_is_the_failure_of_the_run() -> None:
 
 def test_a_process_that_goes_before_it_is_done_has_failed() -> None:
     it = roster(("worker:0", "running"))
-    assert it.gone("worker:0", -signal.SIGSEGV) == "its process was killed by SIGSEGV"
+    assert it.exited("worker:0", -signal.SIGSEGV) == "its process was killed by SIGSEGV"
     assert it.outcome == "failed"
 
 
 def test_a_kill_that_was_asked_for_is_called_so() -> None:
     assert (
-        roster().gone("worker:0", -signal.SIGKILL, asked="by run.kill()")
+        roster().exited("worker:0", -signal.SIGKILL, asked="by run.kill()")
         == "it was killed by run.kill()"
     )
 
 
 def test_going_after_the_end_is_no_failure() -> None:
     it = roster(("worker:0", "done"), ("worker:1", "done"))
-    assert it.gone("worker:0", 0) is None
+    assert it.exited("worker:0", 0) is None
     assert not it.over
-    assert it.gone("worker:1", 0) is None
+    assert it.exited("worker:1", 0) is None
     assert it.over
     assert it.outcome == "finished"
 
@@ -63,7 +63,7 @@ def test_going_after_the_end_is_no_failure() -> None:
 def test_what_is_killed_at_a_stop_is_no_failure() -> None:
     it = roster(("worker:0", "running"))
     it.stop()
-    assert it.gone("worker:0", -signal.SIGKILL) is None
+    assert it.exited("worker:0", -signal.SIGKILL) is None
     assert it.outcome == "stopped"
 
 
@@ -76,12 +76,12 @@ def test_a_stop_after_the_end_changes_nothing() -> None:
 def test_those_killed_because_of_the_first_failure_are_not_failures() -> None:
     it = roster(("worker:0", "failed"), ("worker:1", "running"))
     it.dismiss("worker:1")
-    assert it.gone("worker:1", -signal.SIGKILL) is None
+    assert it.exited("worker:1", -signal.SIGKILL) is None
 
 
 def test_a_death_that_nobody_here_has_caused_is_told_after_a_complaint_about_it() -> None:
     it = roster(("worker:0", "failed"), ("worker:1", "running"))
-    assert "killed by SIGKILL" in str(it.gone("worker:1", -signal.SIGKILL))
+    assert "killed by SIGKILL" in str(it.exited("worker:1", -signal.SIGKILL))
     assert it.outcome == "failed"
 
 
@@ -104,114 +104,114 @@ def recovering(how: str, restarts: int = 1, elastic: bool = False, ps: int = 0) 
     tasks = [*WORKERS, *(f"ps:{i}" for i in range(ps))]
     it = Roster(tasks, ("ps",), how, restarts, elastic)
     for task in tasks:
-        it.said(task, "running")
+        it.report(task, "running")
     return it
 
 
 def test_together_all_end_before_any_starts_again() -> None:
     it = recovering("together")
-    assert "SIGKILL" in str(it.gone("worker:1", -signal.SIGKILL))
+    assert "SIGKILL" in str(it.exited("worker:1", -signal.SIGKILL))
     assert (it.outcome, it.ready, it.over) == (None, [], False)
     assert it.news == [(task, "restarting") for task in WORKERS]
     assert it.ending == {"worker:0", "worker:2"}
-    assert not it.said("worker:0", "failed")  # a complaint
-    assert it.gone("worker:0", 1) is None
+    assert not it.report("worker:0", "failed")  # a complaint
+    assert it.exited("worker:0", 1) is None
     it.dismiss("worker:2")
-    assert (it.gone("worker:2", 0), it.ready) == (None, list(WORKERS))
+    assert (it.exited("worker:2", 0), it.ready) == (None, list(WORKERS))
     for task in it.ready:
         it.started(task)
     assert it.states == dict.fromkeys(WORKERS, "starting")
     assert it.attempts == dict.fromkeys(WORKERS, 1)
     for task in WORKERS:
-        it.said(task, "done")
+        it.report(task, "done")
     assert it.outcome == "finished"
 
 
 def test_a_cause_that_is_noticed_after_the_complaints_is_told_before_a_restart() -> None:
     it = recovering("together")
-    assert it.said("worker:0", "failed")
-    assert "SIGKILL" in str(it.gone("worker:1", -signal.SIGKILL))
+    assert it.report("worker:0", "failed")
+    assert "SIGKILL" in str(it.exited("worker:1", -signal.SIGKILL))
     assert it.outcome is None
 
 
 def test_without_restarts_left_a_failure_is_that_of_the_run() -> None:
     it = recovering("together", restarts=1)
     for task in WORKERS:
-        it.gone(task, -signal.SIGKILL)
+        it.exited(task, -signal.SIGKILL)
     for task in it.ready:
         it.started(task)
-    it.gone("worker:2", 3)
+    it.exited("worker:2", 3)
     assert (it.outcome, it.ready, it.ending) == ("failed", [], {"worker:0", "worker:1"})
 
 
 def test_done_tasks_start_again_with_the_others() -> None:
     it = recovering("together")
-    it.said("worker:0", "done")
-    it.gone("worker:1", 1)
+    it.report("worker:0", "done")
+    it.exited("worker:1", 1)
     assert ("worker:0", "restarting") in it.news
     assert it.outcome is None
 
 
 def test_alone_the_others_go_on_while_a_worker_starts_again() -> None:
     it = recovering("alone")
-    it.gone("worker:1", -signal.SIGKILL)
+    it.exited("worker:1", -signal.SIGKILL)
     assert (it.ready, it.ending, it.states["worker:0"]) == (["worker:1"], set(), "running")
     it.started("worker:1")
-    it.said("worker:0", "done")
-    it.said("worker:2", "done")
+    it.report("worker:0", "done")
+    it.report("worker:2", "done")
     assert it.outcome is None
-    it.said("worker:1", "done")
+    it.report("worker:1", "done")
     assert it.outcome == "finished"
 
 
 def test_alone_the_others_go_on_without_a_worker_once_no_restarts_are_left() -> None:
     it = recovering("alone", restarts=0)
-    it.said("worker:1", "failed")
+    it.report("worker:1", "failed")
     assert (it.news, it.ending) == ([("worker:1", "lost")], {"worker:1"})
-    assert it.gone("worker:1", 1) is None
-    it.gone("worker:0", -signal.SIGKILL)
+    assert it.exited("worker:1", 1) is None
+    it.exited("worker:0", -signal.SIGKILL)
     assert it.outcome is None
-    it.said("worker:2", "done")
+    it.report("worker:2", "done")
     assert it.outcome == "finished"
 
 
 def test_the_last_worker_that_is_lost_ends_the_run() -> None:
     it = recovering("alone", restarts=0)
     for task in WORKERS:
-        it.gone(task, -signal.SIGKILL)
+        it.exited(task, -signal.SIGKILL)
     assert it.outcome == "failed"
 
 
 def test_alone_the_others_go_on_without_a_worker_whose_node_is_gone() -> None:
     it = recovering("alone", restarts=3)
-    assert it.gone("worker:1", 1, homeless=True)
+    assert it.exited("worker:1", 1, homeless=True)
     assert (it.states["worker:1"], it.ending, it.ready) == ("lost", set(), [])
-    assert it.gone("worker:2", 1)
+    assert it.exited("worker:2", 1)
     assert it.ready == ["worker:2"]
     assert it.attempt == Attempt(1, 0, together=0)
 
 
 def test_a_restart_on_a_node_that_was_gone_already_does_not_count() -> None:
     it = recovering("together", restarts=1)
-    assert it.gone("worker:0", 1)  # it has noticed before anybody knows of the node
+    assert it.exited("worker:0", 1)  # it has noticed before anybody knows of the node
     for task in WORKERS[1:]:
-        assert it.gone(task, 1) is None
+        assert it.exited(task, 1) is None
     for task in WORKERS:
         it.started(task)
-    assert it.gone("worker:1", 1, homeless=True)
+    assert it.exited("worker:1", 1, homeless=True)
     assert it.outcome is None
     for task in ("worker:0", "worker:2"):
-        assert it.gone(task, 1) is None
+        assert it.exited(task, 1) is None
     assert it.ready == list(WORKERS)
     for task in WORKERS:
         it.started(task)
-    assert it.gone("worker:1", 1)
+    assert it.exited("worker:1", 1)
     assert it.outcome == "failed"
 
 
 def test_a_lost_server_starts_all_again_also_where_workers_do_so_alone() -> None:
     it = recovering("alone", ps=1)
-    it.gone("ps:0", -signal.SIGKILL)
+    it.exited("ps:0", -signal.SIGKILL)
     assert it.ending == set(WORKERS)
     assert {task for task, _ in it.news} == {*WORKERS, "ps:0"}
 
@@ -219,7 +219,7 @@ def test_a_lost_server_starts_all_again_also_where_workers_do_so_alone() -> None
 @pytest.mark.parametrize("restarts", [0, 1])
 def test_while_tasks_still_connect_none_can_do_without_a_worker(restarts: int) -> None:
     it = Roster(WORKERS, ("ps",), "alone", restarts, connected=lambda: False)
-    it.gone("worker:1", -signal.SIGKILL)
+    it.exited("worker:1", -signal.SIGKILL)
     assert (it.outcome, it.ending) == (None if restarts else "failed", {"worker:0", "worker:2"})
     assert it.news == [(task, "restarting") for task in WORKERS * restarts]
 
@@ -228,20 +228,20 @@ def test_elastic_a_restart_has_one_worker_fewer() -> None:
     it = recovering("together", restarts=3, elastic=True)
     for left in (2, 1, 1):
         for task in it.alive.copy():
-            it.gone(task, -signal.SIGKILL)
+            it.exited(task, -signal.SIGKILL)
         assert it.ready == list(WORKERS[:left])
         for task in it.ready:
             it.started(task)
     assert it.attempt == Attempt(3, 2, together=3)
-    it.said("worker:0", "done")
+    it.report("worker:0", "done")
     assert it.outcome == "finished"
 
 
 def test_a_stop_ends_a_run_that_restarts() -> None:
     it = recovering("together")
-    it.gone("worker:1", -signal.SIGKILL)
+    it.exited("worker:1", -signal.SIGKILL)
     it.stop()
     assert it.ending == {"worker:0", "worker:2"}
     for task in ("worker:0", "worker:2"):
-        it.gone(task, -signal.SIGKILL)
+        it.exited(task, -signal.SIGKILL)
     assert (it.outcome, it.over) == ("stopped", True)

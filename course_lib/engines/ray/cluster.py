@@ -91,9 +91,9 @@ def connect(address: str | None) -> None:
 
 
 def _trouble(at: str) -> OSError | None:
-    """What is wrong at an address that is to be a Ray cluster's; None: a server of its kind, gRPC,
-    answers. Ray itself would try for minutes, and print each try. gRPC speaks HTTP/2 (RFC 9113): a
-    client sends a preface and its settings, and what a server says first are its own.
+    """Return the error at an address that is to be a Ray cluster's; None if a server of its kind,
+    gRPC, answers. Ray itself would try for minutes, and print each try. gRPC speaks HTTP/2 (RFC
+    9113): a client sends a preface and its settings, and a server's first frame has its own.
     """
     host, _, port = at.rpartition(":")
     try:
@@ -115,7 +115,7 @@ def alive() -> list[tuple[str, str, float]]:
 
 
 def stands(id: str | None) -> bool:
-    """Whether a node is there, and our actor on it answers, if there is one."""
+    """Return whether a node is there, and our actor on it answers, if there is one."""
     if not any(node["NodeID"] == id and node["Alive"] for node in ray.nodes()):
         return False
     with contextlib.suppress(ray.exceptions.RayError):
@@ -126,7 +126,7 @@ def stands(id: str | None) -> bool:
 
 
 def in_time(ask: Callable[[], T], seconds: float) -> T | None:
-    """What Ray says within so many seconds; it waits for ever for a cluster that is gone."""
+    """Return Ray's answer, or None after so many seconds: for a lost cluster it waits for ever."""
     said = list[T]()
 
     def hear() -> None:
@@ -144,7 +144,7 @@ def give_back(group: Any) -> None:
 
 
 def free(what: str) -> float:
-    """How much of something is free on all nodes together."""
+    """Return how much of a resource is free on all nodes together."""
     return float(ray.available_resources().get(what, 0))
 
 
@@ -184,7 +184,7 @@ def place(
 
 
 def _bundle(spec: RunSpec, crew: list[str]) -> dict[str, float]:
-    """What some tasks of a run want together."""
+    """Return the resources that some tasks of a run want together."""
     workers = sum(task.startswith("worker") for task in crew)
     wanted = {
         "CPU": spec.task_cpus * len(crew) or 0.001,  # Ray wants something in each bundle
@@ -212,7 +212,7 @@ def actor_on(id: str) -> Any:
 
 @functools.cache
 def _line(host: str) -> socket.socket:
-    """Where actors connect to, to see when this process is gone. Nobody has to accept them."""
+    """Return a socket to which actors connect, to see when this process is gone."""
     family = socket.getaddrinfo(host, 0)[0][0]  # IPv4 or IPv6
     line = socket.create_server((host, 0), family=family, backlog=1024)
     os.register_at_fork(after_in_child=line.close)
@@ -262,7 +262,7 @@ def take_gpus(
 
 
 def _not_placed(group: Any, spec: RunSpec, crews: list[list[str]]) -> Unavailable:
-    """Why a run has no room: there is none, or there is, and it does not become ours."""
+    """Return the error for a run without room: there is none, or Ray does not give it to us."""
     stats = in_time(lambda: placement_group_table(group)["stats"], GIVE_BACK) or {}
     if stats.get("scheduling_state") == "QUEUED":  # until a first try has ended
         why = f"Ray has found room, but a node that has it does not answer within {ROOM:g} s"

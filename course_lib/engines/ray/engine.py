@@ -72,7 +72,7 @@ class RayEngine:
             give_back(group)
 
     def machine(self, here: Machine) -> Machine:
-        """What Ray has reserved for the workers; no more is known of the nodes."""
+        """Return what Ray has reserved for the workers; no more is known of the nodes."""
         spec, threads = self.spec, max(1, round(self.spec.task_cpus))
         gpus = (Gpu("reserved by Ray", 0),) * (spec.task_gpus * len(self._devices))
         why = "a private network is of one machine too: whoever reaches the nodes can reach the "

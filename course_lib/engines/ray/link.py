@@ -146,7 +146,7 @@ def check_versions(nodes: list[RayNodeOf]) -> None:
 
 
 def answers(nodes: Sequence[RayNodeOf], calls: Sequence[Any], timeout: float) -> list[Any]:
-    """What the nodes answer to their calls. Raises `Unavailable` with the one that does not."""
+    """Return the nodes' answers to calls. Raises `Unavailable` with the one that gives none."""
     found = []
     for node, call in zip(nodes, calls, strict=True):
         cure = LOOK

@@ -1,5 +1,5 @@
-"""What runs on each node of a Ray cluster: an actor that keeps a warm zygote, and so has the
-processes of a run there in a tenth of a second. It dies with its driver, and everything with it.
+"""Runs on each node of a Ray cluster: an actor that keeps a warm zygote, and so has the processes
+of a run there in a tenth of a second. It dies with its driver, and everything with it.
 
 The actor only passes on: orders to the node's process of a run (`remote.serve`), what that tells,
 and the record.
@@ -34,7 +34,7 @@ PERIOD = 0.25  # seconds in which new parts of the record are brought: as often 
 
 
 def versions() -> dict[str, str]:
-    """What must be the same on all nodes."""
+    """Return the versions that must be the same on all nodes."""
     packages = ("lockstep-course", "tensorflow", "torch", "numpy")
     found = {"Python": platform.python_version(), **{name: version(name) for name in packages}}
     return {name: its for name, its in found.items() if its}
@@ -159,8 +159,8 @@ class RayNode:
 
     @ray.method(concurrency_group="hear")
     def hear(self, run: str) -> tuple[bytes | None, list[Parcel], dict[str, bytes]]:
-        """What the node's process tells, new parts of the record, and the beats: at once if there
-        is news, else after a while. None: it is gone, and this was the last of it.
+        """Return messages of the node's process, new parts of the record, and the beats: at once if
+        there is news, else after a while. None: it is gone, and this was the last of it.
         """
         if not (place := self._runs.get(run)):
             return None, [], {}

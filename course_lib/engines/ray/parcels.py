@@ -31,8 +31,8 @@ class Parcel(NamedTuple):
 
 
 class Parcels:
-    """What is new in the record of these tasks. What they leave for each other to find is among it;
-    with no tasks, it is all there is.
+    """Finds new parts in the record of these tasks, and what they leave for each other; with no
+    tasks, only the latter.
     """
 
     def __init__(self, files: RunDir, tasks: Iterable[str] = ()) -> None:
@@ -44,7 +44,7 @@ class Parcels:
         self._seen: dict[str, tuple[int, int, int]] = {}  # of others: which they are
 
     def new(self) -> list[Parcel]:
-        """What has not been brought yet."""
+        """Return what has not been brought yet."""
         found = []
         for place in self._places:
             at = self._root / place

@@ -85,7 +85,7 @@ class Cluster:
 
     @property
     def reached(self) -> bool:
-        """Whether this process can reach the nodes."""
+        """Return whether this process can reach the nodes."""
         here = Path("/proc/self/ns/net")
         return not self.namespace or here.stat().st_ino == self.namespace[1]
 
@@ -119,8 +119,8 @@ class Cluster:
 
 
 def environment() -> dict[str, str]:
-    """What a process needs that uses a cluster of ours. The token stays the same from one cluster
-    to the next, as Ray reads it once in each process.
+    """Return the variables that a process needs for a cluster of ours. The token stays the same
+    from one cluster to the next, as Ray reads it once in each process.
     """
     token = home.runs().parent / "ray-token"
     if not token.exists():
@@ -205,7 +205,7 @@ def _file() -> Path:
 # --- the holder ---
 
 
-def begin(held: int | None, fd: str, text: str) -> NoReturn:
+def begin(lifeline: int | None, fd: str, text: str) -> NoReturn:
     """Hold a cluster, as a process of its own, until it is told to end or its shell is gone."""
     channel, plan = Channel(socket.socket(fileno=int(fd))), json.loads(text)
     os.setsid()  # what the terminal sends to its processes is not for us
@@ -217,7 +217,7 @@ def begin(held: int | None, fd: str, text: str) -> NoReturn:
         if not (other := current()) or other.holder == os.getpid():
             _file().unlink(missing_ok=True)
 
-    keeper.watch_over(held, clear)
+    keeper.watch_over(lifeline, clear)
     signal.signal(signal.SIGTERM, _told)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:

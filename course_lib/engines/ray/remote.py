@@ -58,10 +58,10 @@ class Away:
     def signal(self, task: str, number: int) -> None:
         self.channel.post(do="signal", task=task, number=int(number))
 
-    def link(self, host: int, link: Link, **told: str) -> None:
+    def link(self, host: int, link: Link, **cause: str) -> None:
         raise LockstepError("links between nodes are as they are")
 
-    def join(self, host: int, joined: bool, **told: str) -> None:
+    def join(self, host: int, joined: bool, **cause: str) -> None:
         raise LockstepError("links between nodes are as they are")
 
     def look(self, last: bool = False) -> None:
@@ -105,8 +105,8 @@ class Away:
             self._going.clear()
 
 
-class _Told:
-    """What happens on a node goes to the supervisor, see `Listener`."""
+class _Reporter:
+    """Sends what happens on a node to the supervisor, see `Listener`."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -142,16 +142,20 @@ class _Told:
 
 
 def serve(
-    channel: Channel, files: RunDir, tasks: Iterable[str], start_task: StartTask, held: int | None
+    channel: Channel,
+    files: RunDir,
+    tasks: Iterable[str],
+    start_task: StartTask,
+    lifeline: int | None,
 ) -> NoReturn:
     """Be the node of these tasks, whose supervisor is at the other end of `channel`, until it says
     so or is gone. Never returns.
     """
     ahead = files.facts.offset
     keep_to(ahead)
-    keeper.keep(channel, files, held)
+    keeper.keep(channel, files, lifeline)
     selector = selectors.DefaultSelector()
-    here = Here(files, tasks, start_task, selector, _Told(channel), channel)
+    here = Here(files, tasks, start_task, selector, _Reporter(channel), channel)
     channel.post(addresses=here.addresses)
     going = True
 
