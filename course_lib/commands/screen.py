@@ -1,4 +1,4 @@
-"""What commands print: sentences and tables that fit the terminal, and progress meanwhile."""
+"""Print sentences and tables that fit the terminal, and progress meanwhile."""
 
 import math
 import re
@@ -125,4 +125,4 @@ UNITS = {
     **dict.fromkeys(("variables_on", "optimizer_state_on", "bytes_per_step"), " bytes"),
     **{"examples_per_second": " /s", "seconds": " s", "_ms": " ms"},
 }
-"""How the name of a field ends -> its unit."""
+"""The end of a field's name -> its unit."""

@@ -89,7 +89,7 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
 
 
 def _legend() -> RenderableType:
-    """What the characters mean."""
+    """Explain the characters."""
     marks = (Text.assemble((shade.mark, shade.color), f" {name}") for name, shade in SHADE.items())
     return Group("", Columns(marks, padding=(0, 2)))
 

@@ -1,4 +1,4 @@
-"""What a learner sees in a notebook. Widgets read a record and know nothing of clusters."""
+"""Widgets: all that a learner sees in a notebook. They read a record and know no clusters."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -45,12 +45,12 @@ class Panel:
 
     @property
     def wide(self) -> float:
-        """Where the x axis ends."""
+        """The end of the x axis."""
         ends = [float(x[-1]) for x, _ in self.lines if len(x)]
         return max([self.until, *ends, *(at for at, _, _ in self.marks)]) or 1.0
 
     def y_axis(self, log: bool) -> tuple[float, float]:
-        """Where the y axis begins and ends, if it is logarithmic or not."""
+        """Return the ends of a linear or logarithmic y axis."""
         known = np.concatenate([y for _, y in self.lines] + [np.array([self.target or 0.0])])
         known = known[np.isfinite(known) & ((known > 0) | (not log))]
         if not known.any():

@@ -53,9 +53,9 @@ class Lane(NamedTuple):
 
     @property
     def note(self) -> str:
-        """What stands at the end of the lane: what holds the task up, what it has long been in, or
-        how much of the window a worker waited. A phase is recorded when it ends, so one that is
-        stuck in one is silent, unless its beats say more.
+        """The words at the end of the lane: the task's fate, the phase that it has long been in,
+        or the share of the window that a worker waited. A phase is recorded when it ends. So a task
+        that is stuck in one is silent, unless its heartbeats say more.
         """
         if self.fate or self.said or not self.task.startswith("worker:"):
             return {"cut": "cut off"}.get(self.fate, self.fate) or self.said

@@ -106,7 +106,7 @@ def _row(lane: Lane, prefix: str) -> Markup:
 
 
 def _turned(at: float, word: str) -> bool:
-    """Whether a word stands left of its mark, as there is no room on the right."""
+    """Return True for a word that has no room on the right of its mark."""
     return at + LETTER * len(word) > 1
 
 
@@ -179,7 +179,7 @@ def still(view: View) -> str:
 
 
 def _realities(view: View) -> list[str]:
-    """How real each run is, and why; once and without a name if that is the same for all."""
+    """Say the reality of each run with its reason; once, without names, if all are alike."""
     said = [f"{side.reality.word}: {side.reality.why}" for side in view.sides]
     if len(set(said)) == 1:
         return [said[0][0].upper() + said[0][1:]]

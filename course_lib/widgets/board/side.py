@@ -21,7 +21,7 @@ from course_lib.spec.run_spec import RunSpec
 
 
 class Watched(Protocol):
-    """What a view needs of a run. Live runs and saved runs have it."""
+    """The part of a run that a view reads; live runs and saved runs have it."""
 
     @property
     def spec(self) -> RunSpec: ...
@@ -78,7 +78,7 @@ class Side:
 
     @property
     def failure(self) -> str:
-        """What ended a failed run, in one line; empty for others."""
+        """The cause of a failure, in one line; empty for a run that did not fail."""
         if self.state != "failed":
             return ""
         try:
@@ -88,11 +88,11 @@ class Side:
 
     @property
     def still(self) -> Standstill | None:
-        """Why nobody moves in a run that goes on; None if somebody does."""
+        """The standstill of a run that goes on; None while any task moves."""
         return self.pulse.still if self.pulse else None
 
     def still_since(self) -> tuple[float, float] | None:
-        """Since when, and until now, nobody has moved, on the clock of the charts."""
+        """Return the beginning and the end (now) of a standstill, on the clock of the charts."""
         if not (self.pulse and self.still):
             return None
         return self.still.since - self.digest.zero, self.pulse.now - self.digest.zero
@@ -118,12 +118,12 @@ class Side:
 
     @property
     def _steps(self) -> int | None:
-        """How many steps the run will have; None for a learner's own function that was not told."""
+        """The number of steps of the whole run; None for a learner's own function without one."""
         own = self.spec.strategy == "custom" and "steps" not in self.spec.model_fields_set
         return None if own else self.spec.steps
 
     def how_far(self) -> str:
-        """How far the run is, or why it stands still."""
+        """Say the progress of the run, or the reason for its standstill."""
         state = f"**{self.label}** {'has' if self.state == 'failed' else 'is'} {self.state}"
         begun = math.isfinite(self.digest.zero)
         if self.still and (begun or self.still.certain):
@@ -134,8 +134,9 @@ class Side:
         return state + (f"; no step is done yet{why}" if self.active else "")
 
     def note(self, alone: bool) -> str:
-        """Why it failed; who is held up or killed, or was held up when it ended; that it stands
-        still, or if that has been said, as it is `alone`, how far it is.
+        """Say what needs attention: the failure of the run; tasks that are paused, cut off or
+        killed, or were so at its end; a standstill. On a board of its own (`alone`) the headline
+        tells of a standstill, and this is the progress.
         """
         if self.still:
             return (
@@ -154,7 +155,7 @@ class Side:
         return self.failure or (f"{sentence(held)}." if held else "")
 
     def steps(self) -> str:
-        """How many steps are done, and the loss by then; empty before the first."""
+        """Count the steps done, with the loss by then; empty before the first."""
         losses, of = ", ".join(self._losses()), f" of {self._steps:,}" if self._steps else ""
         if not losses:
             return ""
@@ -186,14 +187,14 @@ class Side:
         return " · ".join(filter(None, parts))
 
     def memory(self) -> str:
-        """What takes up the memory of the fullest task, in a line; empty before it is known."""
+        """Sum up the memory of the fullest task in a line; empty before it is known."""
         known = self.digest.memory
         fullest = max(known, key=lambda task: sum(known[task].values()), default=None)
         return f"memory of {fullest}: {memory.summary(known[fullest])}" if fullest else ""
 
     def hosts(self) -> str:
-        """Which tasks are on which host or node, and how sure its clock is, in a line; empty where
-        there is one.
+        """List the tasks of each host or node, and the error of its clock, in a line; empty for
+        a single one.
         """
         places, hosts = self.spec.places, self.spec.all_hosts
         on = {host: [task for task, place in places.items() if place == host] for host in hosts}
@@ -202,7 +203,7 @@ class Side:
         return " \u00b7 ".join(said) if len(said) > 1 else ""
 
     def _clock(self, tasks: Sequence[str]) -> str:
-        """By how much the clock of these tasks may be wrong, in words; empty on one machine."""
+        """Say the largest error of the clocks of these tasks; empty on one machine."""
         unsure = max((self.digest.unsure.get(task, 0.0) for task in tasks), default=0.0)
         return f" (clock \u00b1{1000 * unsure:.2g} ms)" if unsure else ""
 

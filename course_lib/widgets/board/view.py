@@ -22,7 +22,7 @@ LONGEST = 20.0  # seconds for which lanes grow while a run stands still
 
 
 class Raced(Protocol):
-    """What a view needs of a race: its runs by label, its targets, and its comparison."""
+    """The part of a race that a view reads: its runs by label, its targets, its comparison."""
 
     target_loss: float | None
     target_accuracy: float | None
@@ -115,7 +115,7 @@ class View:
         ]
 
     def _marks(self, over: str) -> list[tuple[float, str, str]]:
-        """What was done since the clock started, for a chart over `seconds` or `examples`."""
+        """List the marks since the clock started, for a chart over `seconds` or `examples`."""
         found = []
         for side in self.sides:
             curve, label = side.digest.losses, "" if len(self.sides) == 1 else f" of {side.label}"
@@ -157,17 +157,18 @@ class View:
 
     @property
     def diverged(self) -> str:
-        """Who learns nothing, as a loss became NaN or a loss scale does not suit, and the cure."""
+        """The runs that learn nothing, as a loss became NaN or a loss scale does not suit, with
+        the cure."""
         return self._each(lambda side: side.digest.diverged)
 
     def _each(self, says: Callable[[Side], str]) -> str:
-        """What is to be said of each side, after its label if there are several."""
+        """Join what is said of each side, after its label if there are several."""
         alone = len(self.sides) == 1
         said = [(side.label, text) for side in self.sides if (text := says(side))]
         return " ".join(text if alone else f"{label}: {text}" for label, text in said)
 
     def _aim(self) -> str:
-        """What they race for."""
+        """Name the goal of a race."""
         if len(self.sides) == 1 or self._failed:
             return ""
         if self.goal is None:

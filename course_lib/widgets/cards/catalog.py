@@ -14,7 +14,7 @@ from course_lib.widgets.kit.palette import REALITY
 from course_lib.widgets.kit.widget import are_rows, takes
 
 Fact = tuple[str, str, str]
-"""What there is (or was decided), how much of it (or the choice), and what that means (or why)."""
+"""A thing (or a decision), its amount (or the choice), and what that means (or the reason)."""
 Row = Mapping[str, str]
 """A strategy in a framework, as `catalog.rows` gives it."""
 
@@ -194,7 +194,7 @@ def _table(heads: Sequence[Markup], rows: Inside, name: str) -> Markup:
 
 
 def _reason(why: str, cure: str) -> list[Markup]:
-    """Why something is so, and what to do about it."""
+    """Show a reason with its cure."""
     parts = [explained(why)]
     return [*parts, element("span", explained(cure), class_="cure")] if cure else parts
 

@@ -308,7 +308,7 @@ class Predict(Pictured, w.VBox):
             self.hint.value = "You locked this guess earlier. Now run the experiment."
 
     def _fits(self, name: str, value: Any) -> bool:
-        """Whether a value can be the answer."""
+        """Return True for a value that can be the answer."""
         if self.choices:
             return value in self.choices
         low, high, _ = self.ranges[name]
@@ -331,7 +331,7 @@ def _are_choices(given: Any) -> bool:
 
 
 def _are_numbers(given: Any) -> bool:
-    """Whether it is a `Range`, or several by name."""
+    """Return True for a `Range`, or several by name."""
     if isinstance(given, Mapping):
         return bool(given) and all(map(_are_numbers, given.values()))
     try:

@@ -1,5 +1,5 @@
-"""What all pictures share. This file makes elements of HTML and SVG, whose text and attributes it
-escapes.
+"""Make elements of HTML and SVG, with their text and attributes escaped. All widgets are made of
+them.
 
 `element("text", "a < b", x=1, text_anchor="end")` is
 `<text x="1" text-anchor="end">a &lt; b</text>`.
@@ -17,7 +17,7 @@ class Markup(str):
 
 
 Inside = str | Iterable["Inside"] | None
-"""What an element holds: text, which is escaped; `Markup`; None; or any of these in a sequence."""
+"""The content of an element: text, which is escaped; `Markup`; None; or a sequence of these."""
 
 
 def element(tag: str, *inside: Inside, **attributes: Any) -> Markup:
@@ -45,8 +45,8 @@ def attribute(value: Any) -> str:
 
 
 def badge(reality: str, why: str = "") -> Markup:
-    """How real something is, as a mark and a word in HTML. The tooltip is `why`, or else what the
-    word means.
+    """Show a reality as a mark and a word in HTML. The tooltip is `why`, or else the meaning of the
+    word.
     """
     mark, color, meaning = REALITY.get(reality, UNKNOWN)
     sign = element("b", mark, aria_hidden="true", style=f"color:{color}")

@@ -13,7 +13,7 @@ INK = "#7A7A7A"  # readable on white and on dark pages
 
 
 class Shade(NamedTuple):
-    """How a phase or a fate is drawn: a key of `TILES` as pattern, a `mark` on a terminal."""
+    """The look of a phase or a fate: a key of `TILES` as pattern, a `mark` on a terminal."""
 
     color: str
     pattern: str

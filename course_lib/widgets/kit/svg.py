@@ -1,4 +1,4 @@
-"""What all SVG pictures are made of: shapes, patterns, legends, marks and axes."""
+"""Make the parts of SVG pictures: shapes, patterns, legends, marks and axes."""
 
 import math
 import secrets
@@ -15,7 +15,7 @@ def text(x: float, y: float, *words: Inside, **look: Any) -> Markup:
 
 
 def title(words: str) -> Markup:
-    """What a browser shows while the pointer rests on the element around it."""
+    """Make the tooltip of the element around it."""
     return element("title", words)
 
 

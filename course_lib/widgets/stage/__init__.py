@@ -34,8 +34,8 @@ STARTING = "Starting real processes on this machine"
 STOPPED = "You stopped it: its processes are gone, and nothing of it is shown."
 
 Carry = Callable[..., Sequence[Reduced]]
-"""What carries algorithms out: (bytes, algorithms, workers, hosts, link=, watch=) -> a result for
-each, as `course_lib.reduction.allreduce.compare`; `watch` is told of each run when it begins.
+"""A function that carries algorithms out: (bytes, algorithms, workers, hosts, link=, watch=) -> a
+result for each, as `course_lib.reduction.allreduce.compare`; it calls `watch` when a run begins.
 """
 
 
@@ -136,7 +136,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
 
     @property
     def _rounds(self) -> int | None:
-        """How many rounds are over where it stands; None at the start."""
+        """The number of rounds that are over at the present moment; None at the start."""
         if self.clock == "rounds" or not self.at:
             return int(self.at) or None
         clocks = [(one.clocks[self.clock], one.played) for one in self.staged if one.played]
@@ -169,7 +169,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
 
     @property
     def crowded(self) -> str:
-        """What to know before so many workers are started on so few cores; "" for few enough."""
+        """A warning of so many workers on so few cores; "" for few enough."""
         workers, each = self.setting.workers, self.setting.workers / (self.cores or math.inf)
         if each <= CROWD:
             return ""

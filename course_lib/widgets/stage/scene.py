@@ -67,8 +67,8 @@ class Reduced(Protocol):
 
 @dataclass(frozen=True)
 class Break:
-    """Where a wrong schedule goes wrong: in `round`, with transfer number `transfer` of those
-    played (None: one is missing, or cannot be drawn).
+    """The place at which a schedule goes wrong: in `round`, with transfer number `transfer` of
+    those played (None: one is missing, or cannot be drawn).
 
     `cell` is the rank and the chunk to point at, if there is such a place; `text` says what is
     wrong.
@@ -187,7 +187,7 @@ class StagedAlgorithm:
 
     @property
     def problem(self) -> str:
-        """What is wrong, in words; empty where nothing is."""
+        """The error in words; empty where there is none."""
         return self.error or (self.played.breaks.text if self.played and self.played.breaks else "")
 
     def rows(self, nbytes: int) -> list[tuple[str, ...]]:
@@ -218,8 +218,8 @@ def _bits(flags: ArrayLike) -> bytes:
 def clock(
     played: Played, trace: Trace, nbytes: int, reality: str, took: float | None = None
 ) -> dict[str, Any]:
-    """What the page needs to play a schedule at the pace of a trace, which was made with `nbytes`
-    bytes a worker.
+    """Make what the page needs to play a schedule at the pace of a trace, which was made with
+    `nbytes` bytes a worker.
 
     `times`: when each transfer began, then when each ended, as uint16 from 0, the first beginning,
     to 65535, the last end. `seconds`: the time of the whole; that is what it `took`, if that is
@@ -257,9 +257,7 @@ def clock(
 
 
 def _break(schedule: Schedule, problem: Problem, played: Sequence[tuple[int, Transfer]]) -> Break:
-    """Where a problem is seen among the transfers that are played. The earliest with a transfer to
-    blame is shown; if none has one, the first.
-    """
+    """Find the place of a problem among the transfers that are played."""
     blamed = problem.transfer
     if blamed is None:
         return Break(problem.round, None, None, problem.text)
@@ -274,9 +272,9 @@ def _break(schedule: Schedule, problem: Problem, played: Sequence[tuple[int, Tra
 
 @dataclass(frozen=True)
 class Setting:
-    """How many workers on how many hosts, the bytes that each brings, the bytes a second of a link
-    `inside` a host and `between` hosts, and of the latter the seconds of `delay` and those for each
-    message (`alpha`).
+    """The numbers of workers and hosts, the bytes that each worker brings, the bytes a second of a
+    link `inside` a host and `between` hosts, and of the latter the seconds of `delay` and those for
+    each message (`alpha`).
 
     `held`: what the links were really held to in a run with real processes, in words.
     """
@@ -322,7 +320,7 @@ class Setting:
         return real if self.hosts > 1 else None
 
     def words(self, clock: str) -> dict[str, str]:
-        """What stands at hosts and links, and the whole setting in a sentence."""
+        """Make the words at hosts and links, and a sentence of the whole setting."""
         inside, between = in_words(self.inside), in_words(self.between, self.delay)
         where = f"{count(self.workers, 'worker')} on {count(self.hosts, 'host')}"
         about = f"{where}, {amount(self.bytes)} each"

@@ -182,7 +182,7 @@ class _Picture:
         return once == goal(self.schedule, rank, chunk) and not twice
 
     def _cross(self, rank: int, chunk: int) -> Markup:
-        """Where it goes wrong."""
+        """Mark a chunk that goes wrong."""
         x, y = self.corner(rank, chunk)
         reach = min(self.cell, ROW) / 2 - 8
         x, y = x + self.cell / 2 - 1 - reach, y + ROW / 2 - 2 - reach

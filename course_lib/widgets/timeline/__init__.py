@@ -28,7 +28,7 @@ from course_lib.widgets.timeline.still import lanes_svg, messages_svg
 
 
 class Traced(Protocol):
-    """Whatever has a trace: a run, an entrant of a race, an all-reduce."""
+    """An object with a trace: a run, an entrant of a race, an all-reduce."""
 
     @property
     def trace(self) -> Trace: ...
@@ -118,8 +118,8 @@ class Timeline(Pictured, anywidget.AnyWidget):
         return page.save(path, self.picture(first, steps, title))
 
     def table(self) -> str:
-        """Where each task's time went and for whom it waited; what was sent, if messages were
-        recorded; what was done to tasks; and how sure the clocks of their nodes are.
+        """Tell as text the time of each task by phase, and for whom it waited; the messages, if
+        they were recorded; the faults; and the errors of the nodes' clocks.
         """
         trace = self.source.trace
         parts = [measures.table(trace)] if trace.all(Phase) else []

@@ -123,7 +123,7 @@ def _columns(rows: Sequence[Sequence[float]], **kinds: str) -> dict[str, np.ndar
 
 
 def _names(phases: list[Phase]) -> list[str]:
-    """What phases are called: `PHASES`, then a learner's own names, or `OWN` for too many."""
+    """List the names of phases: `PHASES`, then a learner's own, with `OWN` for too many."""
     own = sorted({p.what for p in phases if p.kind == OWN} - {OWN})
     return [*PHASES, OWN, *own[:MOST_NAMES]]
 
