@@ -70,7 +70,7 @@ def _picture(verdict: Verdict, said: str) -> Iterator[Markup]:
     try:
         if isinstance(shown, Schedule):
             played = Played.of(shown)
-            picture, caption = film_svg(played), FILM + CROSS * bool(played.breaks)
+            picture, caption = film_svg(played), FILM + CROSS * bool(played.problem)
             caption += _left_out(filmed(played).start)
         elif shown and (phases := shown.all(Phase)):
             first = max(phase.step for phase in phases) - LAST + 1

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Protocol
 
 import numpy as np
@@ -66,37 +67,16 @@ class Reduced(Protocol):
 
 
 @dataclass(frozen=True)
-class Break:
-    """The place at which a schedule goes wrong: in `round`, with transfer number `transfer` of
-    those played (None: one is missing, or cannot be drawn).
-
-    `cell` is the rank and the chunk to point at, if there is such a place; `text` says what is
-    wrong.
-    """
-
-    round: int
-    transfer: int | None
-    cell: tuple[int, int] | None
-    text: str
-
-    @property
-    def seen(self) -> bool:
-        """True if there is a place to point at; then the picture stops there."""
-        return self.transfer is not None or self.cell is not None
-
-
-@dataclass(frozen=True)
 class Played:
     """The part of a schedule that is played: all of it, or the rounds up to the one that breaks.
 
-    `transfers`: (round, transfer), in the order of the rounds. `breaks`: where it breaks; None if
-    it is right.
+    `length`: the rounds of the whole schedule. `problem`: the reason for the break; None if the
+    schedule is right.
     """
 
     schedule: Schedule
-    transfers: tuple[tuple[int, Transfer], ...]
-    breaks: Break | None
-    length: int  # rounds of the whole schedule
+    length: int
+    problem: Problem | None = None
 
     @classmethod
     def of(cls, schedule: Schedule) -> Played:
@@ -108,20 +88,39 @@ class Played:
                 raise SpecError(name, size, f"the stage shows {most} at most")
         length, proof = len(schedule.rounds), verify(schedule)
         if proof:
-            return cls(schedule, _numbered(schedule), None, length)
+            return cls(schedule, length)
         blamed = [problem for problem in proof.problems if problem.transfer]
         problem = min(blamed, key=lambda p: p.round, default=proof.problems[0])
         end = problem.round + 1 if blamed else length
         kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:end]]
-        played = replace(schedule, rounds=kept)
-        numbered = _numbered(played)
-        return cls(played, numbered, _break(schedule, problem, numbered), length)
+        return cls(replace(schedule, rounds=kept), length, problem)
+
+    @cached_property
+    def transfers(self) -> list[tuple[int, Transfer]]:
+        """All transfers with their rounds, in order."""
+        return [(number, t) for number, r in enumerate(self.schedule.rounds) for t in r]
+
+    @cached_property
+    def blamed(self) -> int | None:
+        """The number of the transfer to blame, or the last of several such; None if it is missing
+        or cannot be drawn.
+        """
+        at = self.problem and (self.problem.round, self.problem.transfer)
+        return max((i for i, each in enumerate(self.transfers) if each == at), default=None)
+
+    @cached_property
+    def cell(self) -> tuple[int, int] | None:
+        """The rank and the chunk to point at, if there is such a place."""
+        t = self.problem.transfer if self.problem else None
+        if t is None or not 0 <= t.chunk < self.schedule.chunks:
+            return None
+        ranks = (rank for rank in (t.dst, t.src) if 0 <= rank < self.schedule.ranks)
+        return next(((rank, t.chunk) for rank in ranks), None)
 
     @property
     def sound(self) -> int:
         """The rounds before the one in which it breaks; all, if nothing can be pointed at."""
-        b = self.breaks
-        return b.round if b and b.seen else len(self.schedule.rounds)
+        return self.problem.round if self.problem and self.cell else len(self.schedule.rounds)
 
 
 @dataclass(frozen=True)
@@ -171,24 +170,27 @@ class StagedAlgorithm:
             "wants": _bits(wants),
             "whole": [whole(schedule, c) for c in chunks],
             "clocks": self.clocks,
-            "stop": self._stop(self.played.breaks),
+            "stop": self._stop(self.played),
         }
 
-    def _stop(self, b: Break | None) -> dict[str, Any] | None:
-        """The break, with the moment on each clock `at` which the picture stops: in the middle of
-        the transfer to blame, or else after the rounds before it; nowhere if a transfer is missing.
+    def _stop(self, played: Played) -> dict[str, Any] | None:
+        """The break of a wrong schedule, with the moment on each clock `at` which the picture
+        stops: in the middle of the transfer to blame, or else after the rounds before it; nowhere
+        if a transfer is missing.
         """
-        if b is None:
+        if not (problem := played.problem):
             return None
-        moments = {"rounds": b.round + MIDDLE} | {
-            name: c["stop"] for name, c in self.clocks.items()
-        }
-        return asdict(b) | {"at": moments if b.seen else {}}
+        at = {name: each["stop"] for name, each in self.clocks.items() if played.cell}
+        if played.cell:
+            at["rounds"] = problem.round + MIDDLE
+        place = {"round": problem.round, "transfer": played.blamed, "cell": played.cell}
+        return place | {"text": problem.text, "at": at}
 
     @property
     def problem(self) -> str:
         """The error in words; empty where there is none."""
-        return self.error or (self.played.breaks.text if self.played and self.played.breaks else "")
+        wrong = self.played.problem if self.played else None
+        return wrong.text if wrong else self.error
 
     def rows(self, nbytes: int) -> list[tuple[str, ...]]:
         """A row for each clock in seconds: label, rounds, bytes, busiest link, time, bus bandwidth,
@@ -204,10 +206,6 @@ class StagedAlgorithm:
             (*facts, f"{c['seconds'] * 1e3:.3g} ms", f"{c['bus'] / 1e9:.3g} GB/s", c["reality"])
             for c in self.clocks.values()
         ]
-
-
-def _numbered(schedule: Schedule) -> tuple[tuple[int, Transfer], ...]:
-    return tuple((number, t) for number, r in enumerate(schedule.rounds) for t in r)
 
 
 def _bits(flags: ArrayLike) -> bytes:
@@ -241,33 +239,17 @@ def clock(
     times -= times.min(initial=np.inf) if found else 0.0
     traced = float(times.max(initial=0.0))
     shares, seconds = times / (traced or 1.0), traced if took is None else took
-    stop, b = 0.0, played.breaks
-    if b and b.transfer is not None:
-        stop = float(shares[:, b.transfer].mean())
-    elif b:
-        before = [number < b.round for number, _ in played.transfers]
-        stop = float(shares[1, before].max(initial=0.0))
+    before = [number < played.sound for number, _ in played.transfers]
+    stop = shares[1, before].max(initial=0.0)
+    if played.blamed is not None:
+        stop = shares[:, played.blamed].mean()
     return {
         "times": np.rint(shares * FINEST).astype(np.uint16).tobytes(),
         "seconds": seconds,
         "bus": bus_bandwidth(nbytes, seconds, played.schedule.workers, played.schedule.kind),
         "reality": reality,
-        "stop": stop * seconds,
+        "stop": float(stop) * seconds,
     }
-
-
-def _break(schedule: Schedule, problem: Problem, played: Sequence[tuple[int, Transfer]]) -> Break:
-    """Find the place of a problem among the transfers that are played."""
-    blamed = problem.transfer
-    if blamed is None:
-        return Break(problem.round, None, None, problem.text)
-    on_stage = 0 <= blamed.chunk < schedule.chunks
-    ranks = [r for r in (blamed.dst, blamed.src) if on_stage and 0 <= r < schedule.ranks]
-    cell = (ranks[0], blamed.chunk) if ranks else None
-    number = None
-    if sound(schedule, blamed):  # the last of them, should it be there twice
-        number = max(i for i, found in enumerate(played) if found == (problem.round, blamed))
-    return Break(problem.round, number, cell, problem.text)
 
 
 @dataclass(frozen=True)
@@ -384,6 +366,6 @@ def stage(
     clocks = {"simulated": clock(played, model.trace or Trace(), nbytes, "simulated")}
     if done:
         which = "simulated" if done.reality == "simulated" else "measured"
-        took = None if played.breaks else done.seconds
+        took = None if played.problem else done.seconds
         clocks[which] = clock(played, done.trace, done.bytes, done.reality, took)
     return StagedAlgorithm(name or played.schedule.name, played, clocks)

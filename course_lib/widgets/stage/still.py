@@ -35,7 +35,7 @@ def still_svg(
         raise ValueError("; ".join(f"{one.label}: {one.problem}" for one in staged))
     if rounds is None:
         half = max(1, min(len(played.schedule.rounds) for _, played in drawn) // 2)
-        rounds = min((played.sound for _, played in drawn if played.breaks), default=half)
+        rounds = min((played.sound for _, played in drawn if played.problem), default=half)
     pictures = [_Picture(played, rounds) for _, played in drawn]
     width, height = WIDTH * len(pictures), max(picture.height for picture in pictures) + 34
     parts: list[Inside] = [HEADS]
@@ -66,7 +66,7 @@ def film_svg(played: Played, across: float = 1000) -> str:
     parts: list[Inside] = [HEADS]
     for i, frame in enumerate(frames):
         end = frame.after == len(schedule.rounds)
-        label = "in the end" if end else f"round {frame.after}" + "  ✗" * bool(frame.breaks)
+        label = "in the end" if end else f"round {frame.after}" + "  ✗" * bool(frame.problem)
         row, column = divmod(i, each)
         parts.append(_placed(column * width, row * frame.height, frame.draw(label, "", 0)))
     wide, high = each * width, frames[0].height * -(-len(frames) // each)
@@ -88,9 +88,9 @@ class _Picture:
     ) -> None:
         self.schedule = schedule = played.schedule
         self.after, self.width = min(rounds, len(schedule.rounds)), width
-        self.breaks = played.breaks if self.after >= played.sound else None
-        number = self.breaks.transfer if self.breaks else None
-        self.blamed = None if number is None else played.transfers[number][1]
+        self.problem = played.problem if self.after >= played.sound else None
+        self.blamed = self.problem.transfer if self.problem else None
+        self.blamed_cell = played.cell
         self.state = State(schedule)
         for transfers in schedule.rounds[: self.after]:
             self.state.apply(transfers)
@@ -137,11 +137,11 @@ class _Picture:
                 yield from self._row(rank)
         if self.after < len(self.schedule.rounds):
             yield from map(self._arrow, self.schedule.rounds[self.after])
-        if self.breaks:
+        if self.problem:
             cells = itertools.product(range(self.schedule.ranks), range(self.schedule.chunks))
             due = [at for at in cells if goal(self.schedule, *at) is not None]
             wrong = [at for at in due if not self._is_whole(*at)]
-            crossed = [self.breaks.cell] if self.breaks.cell else wrong
+            crossed = [self.blamed_cell] if self.blamed_cell else wrong
             yield from (self._cross(*at) for at in crossed)
 
     def _row(self, rank: int) -> Iterator[Markup]:
