@@ -5,14 +5,12 @@ import json
 from abc import ABC, abstractmethod
 from html import escape
 from pathlib import Path
-from typing import Any
 
 import anywidget
 
 from course_lib.widgets.kit import Markup, element, join, svg
 
 WIDGETS = Path(__file__).parents[1]
-NARROW = "body { max-width: 1240px; }"
 
 
 def asset(*names: str) -> str:
@@ -76,7 +74,8 @@ class Card(ABC):
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the same card, which needs no kernel and no network."""
-        return save(path, document(self.title, self._repr_html_(), NARROW))
+        narrow = "body { max-width: 1240px; }"
+        return save(path, document(self.title, self._repr_html_(), narrow))
 
 
 def card(body: str, style: str = "") -> str:
@@ -97,7 +96,7 @@ def html(widget: anywidget.AnyWidget, title: str, text: str) -> str:
         element("h1", title),
         element("div", id="widget"),
         same_as_text(text),
-        _script("state", json.dumps(_plain(state))),
+        _script("state", json.dumps(state, default=_base64)),
         _script("script", json.dumps(str(widget._esm))),
         f'<script type="module">\n{asset("kit/standalone.js")}</script>',
     ]
@@ -111,13 +110,9 @@ def save(path: Path | str, text: str) -> Path:
     return path
 
 
-def _plain(value: Any) -> Any:
-    """Bytes as base64, at any depth; all else as it is."""
-    if isinstance(value, (bytes, bytearray, memoryview)):
-        return {"$bytes": base64.b64encode(value).decode()}
-    if isinstance(value, dict):
-        return {key: _plain(part) for key, part in value.items()}
-    return [_plain(part) for part in value] if isinstance(value, (list, tuple)) else value
+def _base64(value: bytes | memoryview) -> dict[str, str]:
+    """Bytes as JSON, in the form that the page reads."""
+    return {"$bytes": base64.b64encode(value).decode()}
 
 
 def _script(name: str, values: str) -> str:
