@@ -210,7 +210,7 @@ def test_the_button_warns_of_a_crowd_once_and_a_cell_does_not() -> None:
 
     def press(workers: int) -> None:
         stage.settings = {**stage.settings, "workers": workers}
-        stage._told(None, {"run": True}, None)
+        stage._on_message(None, {"run": True}, None)
         if stage.runner:
             stage.runner.join(30)
 

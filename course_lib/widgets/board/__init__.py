@@ -64,9 +64,9 @@ class Board(Pictured, w.VBox):
         for control in (each for name in self.view.hidden for each in unexplained.get(name, ())):
             control.layout.display = "none"
         # what may grow or shrink stands below the controls, so that they stay where they are
-        said = w.HBox([self.message, Switch()])
-        said.add_class("lk-said")
-        below = (self.controls, said, self.lanes, self.legend)
+        line = w.HBox([self.message, Switch()])
+        line.add_class("lk-said")
+        below = (self.controls, line, self.lanes, self.legend)
         super().__init__([self.head, self.charts, *below])
         self.add_class("lk-board")
         self._show()  # the cell returns with all in place; nothing has been read yet

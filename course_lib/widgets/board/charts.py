@@ -184,7 +184,7 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
             line = svg.path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
             parts.append(element("g", line, fill="none", stroke_width=2.5))
     parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.reached) if place]
-    marks = [(at(when, high)[0], word, said) for when, word, said in panel.marks]
+    marks = [(at(when, high)[0], word, sentence) for when, word, sentence in panel.marks]
     return join((*parts, _marks(marks, left + across, top - words, down + words)))
 
 
@@ -197,8 +197,8 @@ def _marks(
     """
     lines, words = list[Markup](), list[list[Any]]()
     free, before = [0.0] * ROWS, dict[str, float]()  # from where on a row is; where a word stood
-    for place, word, said in marks:
-        lines.append(element("g", svg.title(said), stem(place, top, down)))
+    for place, word, sentence in marks:
+        lines.append(element("g", svg.title(sentence), stem(place, top, down)))
         together = place - before.get(word, -9) < 8  # done in several runs at once
         before[word] = place
         if together:

@@ -4,8 +4,7 @@ The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.
 """
 
 import textwrap
-
-import numpy as np
+from collections import Counter
 
 from course_lib.record.digest import Digest
 from course_lib.widgets.board.charts import chart, stem
@@ -55,8 +54,8 @@ def head(view: View) -> Markup:
     badges = {badge(*side.reality) for side in view.sides}
     # names of runs stand between ** and **
     parts = enumerate(view.headline().split("**"))
-    said = [element("b", part) if i % 2 else part for i, part in parts]
-    headline = element("h2", said, role="status")
+    words = [element("b", part) if i % 2 else part for i, part in parts]
+    headline = element("h2", words, role="status")
     failed = any(side.failure for side in view.sides)
     warned = view.diverged or failed or view.fairness.startswith("NOT")
     warn = " lk-unfair" if warned else ""
@@ -93,8 +92,8 @@ def _row(lane: Lane, prefix: str) -> Markup:
     """One lane; `data-` attributes say the same as the picture."""
     tip = f"made {lane.factor:g} times slower" if lane.factor > 1 else None
     cells = bars(lane, (0, 0, COLUMNS, 18), prefix)
-    said = f"{lane.name}: {lane.note}"
-    drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=said)
+    words = f"{lane.name}: {lane.note}"
+    drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=words)
     events = []
     for at, word in lane.events:
         side = "lk-left" if _turned(at, word) else None
@@ -125,14 +124,14 @@ def _staleness(digest: Digest, number: int) -> Inside:
     seen = digest.updates.staleness
     if not seen:
         return None if digest.spec.strategy == "custom" else element("div", class_="lk-stale")
-    total, last = seen.total(), min(max(seen), BINS - 1)
-    counts = np.zeros(last + 1, int)
+    total, last, counts = seen.total(), min(max(seen), BINS - 1), Counter[int]()
     for stale, count in seen.items():
         counts[min(stale, last)] += count
     beyond = "+" if max(seen) > last else ""
-    items = []
-    for n, count in enumerate(counts.tolist()):
-        style = f"--share:{count / counts.max():.3f};--color:{entrant(number)[0]}"
+    items, most = [], max(counts.values())
+    for n in range(last + 1):
+        count = counts[n]
+        style = f"--share:{count / most:.3f};--color:{entrant(number)[0]}"
         tip = f"{count:,} updates ({count / total:.0%}) of staleness {n}"
         items.append(element("li", f"{n}{beyond if n == last else ''}", style=style, title=tip))
     name = element("span", term("staleness", TERMS["staleness"]))
@@ -180,10 +179,10 @@ def still(view: View) -> str:
 
 def _realities(view: View) -> list[str]:
     """Say the reality of each run with its reason; once, without names, if all are alike."""
-    said = [f"{side.reality.word}: {side.reality.why}" for side in view.sides]
-    if len(set(said)) == 1:
-        return [said[0][0].upper() + said[0][1:]]
-    return [f"{side.label} {why}" for side, why in zip(view.sides, said, strict=True)]
+    words = [f"{side.reality.word}: {side.reality.why}" for side in view.sides]
+    if len(set(words)) == 1:
+        return [words[0][0].upper() + words[0][1:]]
+    return [f"{side.label} {why}" for side, why in zip(view.sides, words, strict=True)]
 
 
 def _side(
@@ -209,10 +208,10 @@ def _side(
             svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
         ]
         for at, word in lane.events:
-            place, turned = left + at * across, _turned(at, word)
-            look = {"class_": "ink halo", "font_size": 12, "text_anchor": "end" if turned else None}
-            parts.append(stem(place, top, LANE - 4))
-            parts.append(svg.text(place - 4 if turned else place + 4, top + 15, word, **look))
+            place = left + at * across
+            beside, anchor = (place - 4, "end") if _turned(at, word) else (place + 4, None)
+            style = {"class_": "ink halo", "font_size": 12, "text_anchor": anchor}
+            parts += [stem(place, top, LANE - 4), svg.text(beside, top + 15, word, **style)]
         top += LANE
     axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
     for share, words in window.ticks():

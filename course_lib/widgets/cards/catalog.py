@@ -135,14 +135,14 @@ class StrategyTable(Card):
         rows = self.by_name[name]
         any_row = next(iter(rows.values()))
         facts = {fact: explained(any_row[fact]) for fact in QUESTIONS}
-        cells = [element("td", said, class_=f"f-{fact}") for fact, said in facts.items()]
+        cells = [element("td", answer, class_=f"f-{fact}") for fact, answer in facts.items()]
         cells += [element("td", _here(rows.get(key)), class_=f"c-{key}") for key in FRAMEWORKS]
-        more: dict[str, Inside] = {QUESTIONS[fact]: said for fact, said in facts.items()}
+        more: dict[str, Inside] = {QUESTIONS[fact]: answer for fact, answer in facts.items()}
         for framework, row in rows.items():
             reason = badge(row["reality"]), " ", _reason(row["why"], row["cure"])
             more[f"here, {FRAMEWORKS[framework]}"] = reason
         more["source"] = any_row["source"]
-        listed = [(element("dt", asked), element("dd", said)) for asked, said in more.items()]
+        listed = [(element("dt", asked), element("dd", answer)) for asked, answer in more.items()]
         marks = {f"data-{framework}": row["reality"] for framework, row in rows.items()}
         marks["data-both"] = " ".join(marks.values())
         label = element("th", element("details", element("summary", name)), scope="row")

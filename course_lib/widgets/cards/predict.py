@@ -80,8 +80,8 @@ class Predict(Pictured, w.VBox):
         asked = w.VBox([*self.inputs.values(), self.ticked], layout=room)
         line = [self.button, self.eraser, self.hint, self._onward]
         row = w.HBox(line, layout=w.Layout(align_items="center"))
-        look = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
-        super().__init__([w.HTML(_question(question)), asked, row, self.answer], layout=look)
+        box = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
+        super().__init__([w.HTML(_question(question)), asked, row, self.answer], layout=box)
         self.add_class("ls-predict")
         self._recall()
         self._update()
@@ -114,7 +114,7 @@ class Predict(Pictured, w.VBox):
         """
         self.result, self.note, self.hint.value = result, note, ""
         self._update()
-        return self._said()
+        return self._sentence()
 
     def table(self) -> str:
         """Question, guess and result as text."""
@@ -140,7 +140,8 @@ class Predict(Pictured, w.VBox):
                 parts.append(svg.text(20, y := y + 24, name, **bold))
             parts.append(element("g", bars, transform=f"translate(20 {y + 10:g})"))
             y += 10 + height
-        for line in textwrap.wrap(self._said() or self.table().splitlines()[1].capitalize(), 104):
+        words = self._sentence() or self.table().splitlines()[1].capitalize()
+        for line in textwrap.wrap(words, 104):
             parts.append(svg.text(20, y := y + 24, line, class_="muted"))
         size = 800, y + 18
         edge, body = svg.rect(0, 0, 4, size[1], fill=RESULT), element("g", parts, class_="ink")
@@ -149,20 +150,20 @@ class Predict(Pictured, w.VBox):
     def __repr__(self) -> str:
         return f"Predict({self.question!r})"
 
-    # --- what is said ---
+    # --- words ---
 
-    def _said(self) -> str:
+    def _sentence(self) -> str:
         """Guess, result and note in words; empty before the result."""
         if self.result is None:
             return ""
         guess, result = self.guess, self._show(self.result)
         if guess is None:
-            said = f"You made no guess. Result: {result}."
+            words = f"You made no guess. Result: {result}."
         elif self.choices:
-            said = f"You guessed: {guess}. {self._verdict()}; result: {result}."
+            words = f"You guessed: {guess}. {self._verdict()}; result: {result}."
         else:
-            said = f"Your guess: {self._show(guess)}. Result: {result}."
-        return f"{said} {self.note}".strip()
+            words = f"Your guess: {self._show(guess)}. Result: {result}."
+        return f"{words} {self.note}".strip()
 
     def _verdict(self) -> str:
         return f"You were {'right' if self.guess == self.result else 'wrong'}"
@@ -186,11 +187,11 @@ class Predict(Pictured, w.VBox):
         """All choices: the right one ticked, and the guess named."""
         for choice in self.choices:
             mark, color = self._mark(choice) or ("", "inherit")
-            said = [element("b", choice) if choice == self.result else choice]
+            words = [element("b", choice) if choice == self.result else choice]
             if choice == self.guess:
-                said.append(element("i", "  your guess", style=f"color:{color}"))
-            look = f"display:inline-block;width:1.6em;font-weight:700;color:{color}"
-            yield _line("div", element("span", mark, style=look), said, more=";margin:0")
+                words.append(element("i", "  your guess", style=f"color:{color}"))
+            style = f"display:inline-block;width:1.6em;font-weight:700;color:{color}"
+            yield _line("div", element("span", mark, style=style), words, more=";margin:0")
 
     def _bars(self) -> Iterator[tuple[str, list[Markup], float]]:
         """For each number its name, the bars of guess and result as SVG, and how high they are."""
@@ -220,14 +221,14 @@ class Predict(Pictured, w.VBox):
     def _answer(self) -> Markup:
         """The result in HTML: bars of numbers, and words."""
         if self.result in self.choices:
-            said = "You made no guess." if self.guess is None else f"{self._verdict()}."
-            return _line("p", f"{said} {self.note}".strip())
-        look = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
+            words = "You made no guess." if self.guess is None else f"{self._verdict()}."
+            return _line("p", f"{words} {self.note}".strip())
+        style = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
         parts = []
         for name, bars, height in self._bars():
-            drawn = svg.drawing(640, height, bars, aria_label="guess and result", **look)
+            drawn = svg.drawing(640, height, bars, aria_label="guess and result", **style)
             parts.append(element("div", element("b", name), drawn, style="margin-top:8px"))
-        return join([parts, _line("p", self._said())])
+        return join([parts, _line("p", self._sentence())])
 
     # --- controls ---
 
@@ -267,8 +268,8 @@ class Predict(Pictured, w.VBox):
         self.ticked.value = join(self._choices()) if ticked else ""
         self.ticked.layout.display = None if ticked else "none"
         self.button.disabled = locked or revealed
-        said = "Locked" if locked else "No guess" if revealed else "Lock my guess"
-        self.button.description = said
+        label = "Locked" if locked else "No guess" if revealed else "Lock my guess"
+        self.button.description = label
         self.eraser.layout.visibility = "visible" if locked else "hidden"
         self.answer.value = self._answer() if revealed else ""
         self.changed()
@@ -283,11 +284,11 @@ class Predict(Pictured, w.VBox):
         ]
         return "\n- ".join([self.question, *self.choices, *ranges])
 
-    def _keep(self, said: str, otherwise: str) -> None:
+    def _keep(self, words: str, otherwise: str) -> None:
         self._update()
         try:
             guesses.keep(self._key, self.guess)
-            self.hint.value = said
+            self.hint.value = words
         except OSError as error:
             self.hint.value = join(f"{otherwise}: {guesses.NAME} cannot be written ({error}).")
 
@@ -342,8 +343,8 @@ def _are_numbers(given: Any) -> bool:
 
 
 def _question(question: str) -> Markup:
-    look = "font-size:15px;line-height:1.5"
-    return element("div", element("b", "Predict."), f" {question}", style=look)
+    style = "font-size:15px;line-height:1.5"
+    return element("div", element("b", "Predict."), f" {question}", style=style)
 
 
 def _line(tag: str, *inside: Any, more: str = "") -> Markup:

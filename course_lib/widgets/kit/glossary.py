@@ -30,8 +30,8 @@ def glossary(texts: Iterable[str], realities: Iterable[str] = ()) -> str:
     """The known terms in some texts with their explanations, as an HTML list that can be unfolded.
     It is for those who use no mouse, and so see no tooltips.
     """
-    found = {term for text in texts for term in _KNOWN.findall(text)}
-    used = {term: TERMS[term] for term in found if term in TERMS}
+    present = {term for text in texts for term in _KNOWN.findall(text)}
+    used = {term: TERMS[term] for term in present if term in TERMS}
     used |= {word: REALITY[word][2] for word in realities}
     if not used:
         return ""

@@ -10,8 +10,8 @@ from course_lib.widgets.kit import Inside, Markup, attribute, element, join
 from course_lib.widgets.kit.palette import INK, SHADE, THIN, TILES, entrant
 
 
-def text(x: float, y: float, *words: Inside, **look: Any) -> Markup:
-    return element("text", *words, x=x, y=y, **look)
+def text(x: float, y: float, *words: Inside, **style: Any) -> Markup:
+    return element("text", *words, x=x, y=y, **style)
 
 
 def title(words: str) -> Markup:
@@ -19,26 +19,26 @@ def title(words: str) -> Markup:
     return element("title", words)
 
 
-def rect(x: float, y: float, width: float, height: float, *inside: Inside, **look: Any) -> Markup:
-    return element("rect", *inside, x=x, y=y, width=width, height=height, **look)
+def rect(x: float, y: float, width: float, height: float, *inside: Inside, **style: Any) -> Markup:
+    return element("rect", *inside, x=x, y=y, width=width, height=height, **style)
 
 
-def path(*steps: str | float, inside: Inside = None, **look: Any) -> Markup:
+def path(*steps: str | float, inside: Inside = None, **style: Any) -> Markup:
     """`path("M", 0, 0, "h", 40)`: a path of commands and coordinates."""
-    return element("path", inside, d=" ".join(map(attribute, steps)), **look)
+    return element("path", inside, d=" ".join(map(attribute, steps)), **style)
 
 
-def drawing(width: float, height: float, /, *inside: Inside, **look: Any) -> Markup:
+def drawing(width: float, height: float, /, *inside: Inside, **style: Any) -> Markup:
     """An SVG picture on a page."""
     box = f"0 0 {width:.0f} {height:.0f}"
-    return element("svg", *inside, viewBox=box, font_size=14, role="img", **look)
+    return element("svg", *inside, viewBox=box, font_size=14, role="img", **style)
 
 
-def picture(width: float, height: float, words: str, /, *inside: Inside, **look: Any) -> str:
+def picture(width: float, height: float, words: str, /, *inside: Inside, **style: Any) -> str:
     """An SVG file, whose title is `words`."""
     name, font = "http://www.w3.org/2000/svg", "system-ui, sans-serif"
     parts = (title(words), *inside)
-    return drawing(width, height, *parts, xmlns=name, font_family=font, fill=INK, **look) + "\n"
+    return drawing(width, height, *parts, xmlns=name, font_family=font, fill=INK, **style) + "\n"
 
 
 def pattern(name: str, color: str, *lines: Inside) -> Markup:

@@ -158,7 +158,7 @@ class Pictured:
             return bundle(words(self.table()), repr(self))
 
 
-def bundle(picture: str, said: str) -> dict[str, str]:
+def bundle(picture: str, description: str) -> dict[str, str]:
     """An SVG as outputs in a notebook. As an image in HTML it is shown by all programs, even those
     that distrust the notebook; as SVG, if there is room, it can be taken out of the file.
 
@@ -167,20 +167,20 @@ def bundle(picture: str, said: str) -> dict[str, str]:
     small = TITLES.sub("", TIPS.sub("", picture))  # tips, which an image does not show
     small = BOX.sub(r'\g<0> width="\1" height="\2"', small, count=1)  # or it fills the page
     code = base64.b64encode(small.encode()).decode()
-    look = {"class_": "ls-saved", "style": "max-width:100%"}
-    image = element("img", alt=said, src=f"data:image/svg+xml;base64,{code}", **look)
+    style = {"class_": "ls-saved", "style": "max-width:100%"}
+    image = element("img", alt=description, src=f"data:image/svg+xml;base64,{code}", **style)
     html = element("style", Markup(page.asset("kit/saved.css"))) + image
     if len(html) > MOST:
         raise ValueError(f"a picture of {len(html)} bytes is more than {MOST}")
-    room = len(html) + len(small) <= MOST
-    return {"text/html": html, "text/plain": said} | ({"image/svg+xml": small} if room else {})
+    forms = {"text/html": html, "text/plain": description}
+    return forms | ({"image/svg+xml": small} if len(html) + len(small) <= MOST else {})
 
 
 def words(text: str) -> str:
     """Lines of text as SVG."""
     lines = [part for line in text[:8000].splitlines() for part in textwrap.wrap(line, 150) or [""]]
-    look = {"class_": "ink", "font_family": "monospace", "style": "white-space:pre"}
-    rows = [svg.text(16, 26 + 20 * row, line, **look) for row, line in enumerate(lines)]
+    style = {"class_": "ink", "font_family": "monospace", "style": "white-space:pre"}
+    rows = [svg.text(16, 26 + 20 * row, line, **style) for row, line in enumerate(lines)]
     size = 1248, 32 + 20 * len(lines)
     return svg.picture(*size, lines[0] if lines else "", page.paper(*size), rows)
 

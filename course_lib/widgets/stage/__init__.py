@@ -20,7 +20,7 @@ from course_lib.spec.fields import Link, parse_bytes
 from course_lib.text import count
 from course_lib.widgets.kit import page
 from course_lib.widgets.kit.widget import Pictured, hidden, takes
-from course_lib.widgets.stage.scene import PALETTE, Reduced, Setting, alike, held_to, stage
+from course_lib.widgets.stage.scene import PALETTE, Reduced, Setting, alike, limits, stage
 from course_lib.widgets.stage.still import still_svg
 
 SCRIPTS = ("words", "state", "layout", "draw", "sliders", "transport", "all_reduce_stage")
@@ -95,7 +95,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         if done:
             workers, hosts, bytes, link = alike(done)
         setting = Setting.of(workers, hosts, parse_bytes(bytes), link)
-        self._show(replace(setting, held=held_to(link) if done else ""))
+        self._show(replace(setting, imposed=limits(link) if done else ""))
         settings, runnable = self.scene["settings"], run is not None and not done
         on = "measured" if done else "rounds"
         super().__init__(settings=settings, runnable=runnable, clock=on)
@@ -104,7 +104,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         self._cancelled = False
         self.observe(self._set, "settings")
         self.observe(lambda _: self.changed(), ["at", "scene"])
-        self.on_msg(self._told)
+        self.on_msg(self._on_message)
 
     def __repr__(self) -> str:
         s, labels = self.setting, ", ".join(one.label for one in self.staged)
@@ -185,7 +185,7 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
             done = run(size, self.algorithms, *where, link=setting.link, watch=self._watch)
             if setting == self.setting:
                 with self.hold_sync():  # one message
-                    self._show(replace(setting, held=held_to(done[0].link)), done)
+                    self._show(replace(setting, imposed=limits(done[0].link)), done)
                     self.clock, self.at, self.playing = "measured", 0.0, True
                     self.status = ""
             else:
@@ -215,13 +215,13 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
 
     def _set(self, change: dict[str, Any]) -> None:
         """Take settings from a slider or a cell; hosts are at most as many as workers."""
-        wanted = {**self.scene["settings"], **change["new"], "held": ""}
+        wanted = {**self.scene["settings"], **change["new"], "imposed": ""}
         wanted["hosts"] = min(wanted["hosts"], wanted["workers"])
         if wanted != self.scene["settings"] and not self.past:
             self.status = ""
             self._show(Setting(**wanted))
 
-    def _told(self, _: Any, content: dict[str, Any], __: Any) -> None:
+    def _on_message(self, _: Any, content: dict[str, Any], __: Any) -> None:
         if content.get("stop"):
             self.cancel()
         elif content.get("run"):

@@ -228,15 +228,15 @@ def clock(
     messages: dict[tuple[int, str, str, int], deque[Message]] = defaultdict(deque)
     for m in trace.all(Message):
         messages[m.round, m.src, m.dst, m.chunk].append(m)
-    task, found = played.schedule.task, []
+    task, sent = played.schedule.task, []
     for number, t in played.transfers:
         queue = messages[number, task(t.src), task(t.dst), t.chunk]
         if not queue:
             missing = f"it has no message {t} in round {number}"
             raise SpecError("trace", repr(trace), f"a trace of {played.schedule!r}: {missing}")
-        found.append(queue.popleft())
-    times = np.array([[m.start for m in found], [m.end for m in found]])
-    times -= times.min(initial=np.inf) if found else 0.0
+        sent.append(queue.popleft())
+    times = np.array([[m.start for m in sent], [m.end for m in sent]])
+    times -= times.min(initial=np.inf) if sent else 0.0
     traced = float(times.max(initial=0.0))
     shares, seconds = times / (traced or 1.0), traced if took is None else took
     before = [number < played.sound for number, _ in played.transfers]
@@ -258,7 +258,7 @@ class Setting:
     link `inside` a host and `between` hosts, and of the latter the seconds of `delay` and those for
     each message (`alpha`).
 
-    `held`: what the links were really held to in a run with real processes, in words.
+    `imposed`: the limits of the links in a run with real processes, in words.
     """
 
     workers: int
@@ -268,7 +268,7 @@ class Setting:
     between: float
     delay: float = 0.0
     alpha: float = 0.0
-    held: str = ""
+    imposed: str = ""
 
     def __post_init__(self) -> None:
         for name, most in (("workers", LIMITS["workers"]), ("hosts", self.workers)):
@@ -307,9 +307,9 @@ class Setting:
         where = f"{count(self.workers, 'worker')} on {count(self.hosts, 'host')}"
         about = f"{where}, {amount(self.bytes)} each"
         if clock == "measured":
-            held = f", links between hosts held to {self.held}" if self.held else ""
+            held = f", links between hosts held to {self.imposed}" if self.imposed else ""
             about += f"; real processes on this machine{held}."
-            return {"inside": "shared memory", "between": self.held or "TCP", "about": about}
+            return {"inside": "shared memory", "between": self.imposed or "TCP", "about": about}
         links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
         return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
 
@@ -319,11 +319,11 @@ def alike(done: Sequence[Reduced]) -> tuple[int, int, int, Link | None]:
 
     Raises SpecError if they do not go together.
     """
-    found = {(d.schedule.workers, len(set(d.schedule.hosts)), d.bytes, d.link) for d in done}
-    if len(found) > 1:
+    settings = {(d.schedule.workers, len(set(d.schedule.hosts)), d.bytes, d.link) for d in done}
+    if len(settings) > 1:
         allowed = "all-reduces with the same workers, hosts, bytes and links"
-        raise SpecError("algorithms", [f[:3] for f in found], allowed)
-    return found.pop()
+        raise SpecError("algorithms", [each[:3] for each in settings], allowed)
+    return settings.pop()
 
 
 def in_words(rate: float, delay: float = 0.0) -> str:
@@ -337,7 +337,8 @@ def in_words(rate: float, delay: float = 0.0) -> str:
     return f"{speed} and {late}" if delay else speed
 
 
-def held_to(link: Link | None) -> str:
+def limits(link: Link | None) -> str:
+    """The limits of a link in words; empty if it has none."""
     return in_words(link.bytes_per_second, link.delay) if link else ""
 
 

@@ -41,8 +41,8 @@ def still_svg(
     parts: list[Inside] = [HEADS]
     for i, ((one, played), picture) in enumerate(zip(drawn, pictures, strict=True)):
         times = [f"{c['seconds'] * 1e3:.3g} ms {c['reality']}" for c in one.clocks.values()]
-        said = f"after {picture.after} of {played.length} rounds; in all {', '.join(times)}"
-        parts.append(_placed(i * WIDTH, 0, picture.draw(one.label, said, nbytes)))
+        words = f"after {picture.after} of {played.length} rounds; in all {', '.join(times)}"
+        parts.append(_placed(i * WIDTH, 0, picture.draw(one.label, words, nbytes)))
     parts.append(svg.text(12, height - 12, about))
     title = f"{' beside '.join(one.label for one, _ in drawn)}, after {rounds} rounds"
     return svg.picture(width, height, title, parts)
@@ -119,9 +119,9 @@ class _Picture:
         color = PALETTE[rank * 8 // self.schedule.workers % 8]
         return "#555555" if color == "ink" else color
 
-    def draw(self, label: str, said: str, nbytes: int) -> Iterator[Markup]:
-        yield svg.text(12, 30, label, font_size=20 if said else 16, font_weight=600)
-        yield svg.text(self.width - 12, 28, said, text_anchor="end")
+    def draw(self, label: str, words: str, nbytes: int) -> Iterator[Markup]:
+        yield svg.text(12, 30, label, font_size=20 if words else 16, font_weight=600)
+        yield svg.text(self.width - 12, 28, words, text_anchor="end")
         done = replace(self.schedule, rounds=self.schedule.rounds[: self.after])
         carried = cost(done, nbytes, itemsize=ITEMSIZE)
         shade = {"fill": INK, "fill_opacity": 0.06, "stroke": INK, "stroke_opacity": 0.4}
@@ -131,8 +131,8 @@ class _Picture:
             if self.named:
                 yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
             if nbytes and len(self.racks) > 1:
-                said = f"↑ {amount(carried.up[host])}   ↓ {amount(carried.down[host])}"
-                yield svg.text(x + self.rack / 2, self.bottom + 22, said, text_anchor="middle")
+                words = f"↑ {amount(carried.up[host])}   ↓ {amount(carried.down[host])}"
+                yield svg.text(x + self.rack / 2, self.bottom + 22, words, text_anchor="middle")
             for rank in ranks:
                 yield from self._row(rank)
         if self.after < len(self.schedule.rounds):
@@ -148,8 +148,8 @@ class _Picture:
         (x, y), server = self.corner(rank, 0), rank - self.schedule.workers
         name = str(rank) if server < 0 else f"s{server}"
         yield svg.rect(x - LABEL, y + 9, 24, 24, rx=5, fill=self.color(rank), fill_opacity=0.9)
-        look = {"text_anchor": "middle", "font_weight": 600, "fill": "#111"}
-        yield svg.text(x - LABEL + 12, y + 26, name, **look)
+        style = {"text_anchor": "middle", "font_weight": 600, "fill": "#111"}
+        yield svg.text(x - LABEL + 12, y + 26, name, **style)
         gap = min(1, 0.2 * self.cell)  # on both sides of a chunk
         x, width, height = x - gap, self.cell * self.schedule.chunks, ROW - 4
         back = svg.path("M", x, y + height / 2, "h", width, stroke_opacity=0.15)
@@ -161,9 +161,9 @@ class _Picture:
                 lines[self.color(r)].append(f"{begin}h{many * self.cell:.4g}")
         layers = [svg.path(*those, stroke=color) for color, those in lines.items()]
         dashes = f"0 {gap:.4g} {self.cell - 2 * gap:.4g} {gap:.4g}"
-        look = {"stroke": INK, "fill": "none", "stroke_dasharray": dashes}
-        yield element("g", back, stroke_width=height, **look)
-        yield element("g", layers, stroke_width=max(layer - 0.6, 0.6), **look)
+        style = {"stroke": INK, "fill": "none", "stroke_dasharray": dashes}
+        yield element("g", back, stroke_width=height, **style)
+        yield element("g", layers, stroke_width=max(layer - 0.6, 0.6), **style)
         chunks, frames = range(self.schedule.chunks), list[str]()
         for first, many in _runs([self._is_whole(rank, chunk) for chunk in chunks]):
             corner = f"{x + first * self.cell + gap:.5g} {y:.5g}"
@@ -198,9 +198,9 @@ class _Picture:
         rows = abs(by - ay) / ROW  # the longer, the wider: those of one rank lie side by side
         bow = min(6 + 12 * max(rows, 1), 60) * (1 if by > ay else -1)
         middle = (ax + bx) / 2 + bow, (ay + by) / 2 + (abs(bow) if ay == by else 0)
-        look: dict[str, Any] = {"fill": "none", "stroke": color, "stroke_width": wide}
-        look["marker_end"] = f"url(#{name})"
-        way = svg.path("M", ax, ay, "Q", *middle, bx, by, inside=svg.title(str(t)), **look)
+        style: dict[str, Any] = {"fill": "none", "stroke": color, "stroke_width": wide}
+        style["marker_end"] = f"url(#{name})"
+        way = svg.path("M", ax, ay, "Q", *middle, bx, by, inside=svg.title(str(t)), **style)
         x, y = ((a + 2 * b + c) / 4 for a, b, c in zip((ax, ay), middle, (bx, by), strict=True))
         halo = {"stroke": "white", "stroke_width": 4, "paint_order": "stroke", "fill": "black"}
         sign = "+" if t.op == "reduce" else "="
@@ -209,7 +209,7 @@ class _Picture:
 
 def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
     """(First, how many) of flags side by side that are set."""
-    for there, found in itertools.groupby(range(len(flags)), flags.__getitem__):
-        first, *others = found
+    for there, group in itertools.groupby(range(len(flags)), flags.__getitem__):
+        first, *others = group
         if there:
             yield first, 1 + len(others)

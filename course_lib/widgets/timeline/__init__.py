@@ -123,9 +123,8 @@ class Timeline(Pictured, anywidget.AnyWidget):
         """
         trace = self.source.trace
         parts = [measures.table(trace)] if trace.all(Phase) else []
-        found = self._waits(), self._messages(), self._faults(), self._clocks()
-        parts += [text for text in found if text]
-        return "\n\n".join(parts)
+        parts += [self._waits(), self._messages(), self._faults(), self._clocks()]
+        return "\n\n".join(filter(None, parts))
 
     def _waits(self) -> str:
         waited: dict[str, float] = defaultdict(float)

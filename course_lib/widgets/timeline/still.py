@@ -48,8 +48,8 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
             parts.append(svg.path("M", x, y, "v", LANE, stroke=ALARM, stroke_width=3))
             fits = x + 6 + LETTER * len(e.words) < WIDTH
             beside, anchor = (x + 6, "start") if fits else (x - 6, "end")
-            look = {"fill": ALARM, "font_weight": 600, "text_anchor": anchor}
-            parts.append(svg.text(beside, y + 22, e.words, **look))
+            style = {"fill": ALARM, "font_weight": 600, "text_anchor": anchor}
+            parts.append(svg.text(beside, y + 22, e.words, **style))
     present = [what for what in PHASE if any(p.kind == what for p in phases)]
     legend = svg.legend(present, (LEFT, bottom + 46), "ls-", columns=2, full=True)
     parts += [_axis(bottom, end - start, scale), legend]
@@ -81,10 +81,10 @@ def messages_svg(trace: Trace, name: str) -> str:
         sent, came = (LEFT + (at - start) * scale for at in (m.start, m.end))
         ends = ("M", sent, middle[m.src], "L", came, middle[m.dst])
         arrows.append(svg.path(*ends, inside=svg.title(words)))
-    look = {"stroke": BLUE, "fill": "none", "marker_end": "url(#ls-tip)"}
+    style = {"stroke": BLUE, "fill": "none", "marker_end": "url(#ls-tip)"}
     shown = f"{name} (one message in {each})" if each > 1 else name
     axis, tip = _axis(bottom, end - start, scale), svg.arrow_head("ls-tip", BLUE, 8)
-    drawn = element("g", arrows, **look)
+    drawn = element("g", arrows, **style)
     return _picture(shown, bottom + 34, [tip, _names(tasks, pitch), lines, drawn, axis])
 
 
@@ -105,4 +105,4 @@ def _axis(y: float, seconds: float, scale: float) -> list[Markup]:
     words = [*map(str, marks[:-1]), f"{marks[-1]} {unit}"]
     places = [LEFT + mark / factor * scale for mark in marks]
     labels = zip(places, words, strict=True)
-    return [svg.text(x, y + 18, said, text_anchor="middle") for x, said in labels]
+    return [svg.text(x, y + 18, label, text_anchor="middle") for x, label in labels]
