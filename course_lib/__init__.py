@@ -11,7 +11,7 @@ If this process imports TensorFlow later, that is quiet.
 import sys
 from typing import TYPE_CHECKING
 
-from course_lib.notebook import lazy, missing_names
+from course_lib.notebook import lazy, shell
 from course_lib.notebook.output import Quiet
 
 if TYPE_CHECKING:  # these are the public names, for `lazy` as well
@@ -41,5 +41,5 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.workloads.workload import Workload as Workload
 
 sys.meta_path.insert(0, Quiet)
-missing_names.offer()
+shell.explain_missing_names()
 __getattr__, __dir__ = lazy.names(__name__)

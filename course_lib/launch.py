@@ -12,7 +12,7 @@ from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
 from course_lib.collectives import ALGORITHMS
 from course_lib.hardware import Machine, Plan, Reason
-from course_lib.notebook import completion
+from course_lib.notebook import shell
 from course_lib.record.clock import clock
 from course_lib.spec.fields import texts
 from course_lib.spec.run_spec import RunSpec, lists_fields
@@ -120,4 +120,4 @@ def names_for(call: str, field: str) -> Iterable[str]:
     return listed.get(field) or texts(typing.get_type_hints(RunSpec).get(field))
 
 
-completion.offer(names_for)
+shell.complete(names_for)

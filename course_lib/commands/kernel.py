@@ -13,9 +13,9 @@ def _begin() -> None:
     own = os.environ.pop("LOCKSTEP_PYTHONSTARTUP", "")
     del os.environ["PYTHONSTARTUP"]
     try:
-        from course_lib.notebook import missing_names
+        from course_lib.notebook import shell
 
-        missing_names.offer()
+        shell.explain_missing_names()
     except Exception:  # as in the kernel of an environment without the course
         pass
     if own:

@@ -3,7 +3,6 @@ package or a library folded into one line.
 """
 
 import linecache
-import sys
 import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
@@ -13,6 +12,7 @@ from traceback import FrameSummary
 from types import TracebackType
 from typing import Any
 
+from course_lib.notebook.shell import running
 from course_lib.text import count
 
 OURS = Path(__file__).parents[1]
@@ -24,7 +24,7 @@ Cells = Mapping[str, Sequence[str]]
 
 def cells() -> dict[str, tuple[str, str]]:
     """The cells of this notebook that have run: their text is in no file that a task could read."""
-    shell = _shell()
+    shell = running()
     if shell is None:
         return {}
     found = {}
@@ -80,7 +80,7 @@ class Folded:
     def _render_traceback_(self) -> list[str]:
         """What IPython shows."""
         error: Any = self
-        shell, whole = _shell(), error.__traceback__
+        shell, whole = running(), error.__traceback__
         again = getattr(error, "_shown", None) == id(whole)
         error._shown = id(whole)
         kept = whole if again else _own(whole)
@@ -100,8 +100,3 @@ def _own(whole: TracebackType | None) -> TracebackType | None:
     for each in reversed(frames):
         kept = TracebackType(kept, each.tb_frame, each.tb_lasti, each.tb_lineno)
     return kept
-
-
-def _shell() -> Any:
-    """The running IPython, None without one."""
-    return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None

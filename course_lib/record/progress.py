@@ -14,6 +14,7 @@ from shutil import get_terminal_size
 from typing import Any
 
 from course_lib.errors import Interrupted
+from course_lib.notebook.shell import running
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 
@@ -102,7 +103,7 @@ def how_far(run: Any, digest: Digest, name: str, took: str = "") -> str:
 
 def _place() -> Callable[[str, bool], None] | None:
     """Where a line is shown: a function of its text, and whether it is the last one."""
-    shell = sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
+    shell = running()
     if hasattr(shell, "kernel"):
         return _in_notebook()
     return _on_terminal if sys.stderr.isatty() else None

@@ -12,7 +12,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 from course_lib import RunSpec, race, stage, start
 from course_lib.launch import names_for
-from course_lib.notebook import completion
+from course_lib.notebook import shell as ipython
 from course_lib.spec.run_spec import NOT_GIVEN
 from course_lib.strategies.catalog import STRATEGIES, StrategyName
 
@@ -21,8 +21,8 @@ from course_lib.strategies.catalog import STRATEGIES, StrategyName
 def shell() -> Iterator[Any]:
     shell = InteractiveShell.instance()
     shell.run_cell("from course_lib import Link, allreduce, compare, race, stage, start")
-    completion.offer(names_for)  # launch was imported before there was a shell
-    completion.offer(names_for)
+    ipython.complete(names_for)  # launch was imported before there was a shell
+    ipython.complete(names_for)
     yield shell
     InteractiveShell.clear_instance()
 
@@ -58,7 +58,7 @@ def test_a_name_that_is_begun_is_completed(
     "code", ['print("mul', 'start("one_device")\nprint("mul', 'start(slow={"wor', 'x = "mul', ""]
 )
 def test_elsewhere_nothing_of_ours_is_offered(code: str) -> None:
-    assert completion.values(code, names_for) == []
+    assert ipython.values(code, names_for) == []
 
 
 @pytest.mark.parametrize("function", [start, race])

@@ -9,7 +9,7 @@ import pytest
 from IPython.core.interactiveshell import InteractiveShell
 from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
 
-from course_lib.notebook import missing_names
+from course_lib.notebook import shell as ipython
 
 CELLS = [
     "%matplotlib inline",
@@ -27,8 +27,8 @@ def shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     nbformat.write(new_notebook(cells=cells), tmp_path / "book.ipynb")
     monkeypatch.setenv("JPY_SESSION_NAME", str(tmp_path / "book.ipynb"))
     shell = InteractiveShell.instance()
-    missing_names.offer()
-    missing_names.offer()  # says it once all the same
+    ipython.explain_missing_names()
+    ipython.explain_missing_names()  # says it once all the same
     yield shell
     InteractiveShell.clear_instance()
 
@@ -54,6 +54,6 @@ def test_of_all_else_nothing_is_said(
 
 def test_without_a_saved_notebook_nothing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("JPY_SESSION_NAME", "not/there.ipynb")
-    assert missing_names.defined_in("ring", "ring(3)") == ""
+    assert ipython.defined_in("ring", "ring(3)") == ""
     monkeypatch.delenv("JPY_SESSION_NAME")
-    assert missing_names.defined_in("ring", "ring(3)") == ""
+    assert ipython.defined_in("ring", "ring(3)") == ""
