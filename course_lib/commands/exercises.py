@@ -4,7 +4,7 @@ import csv
 import json
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -37,43 +37,35 @@ def check(
     from course_lib.course.grading import exercises_in, grade
 
     paths = exercises_in(notebook) if notebook.is_dir() else [notebook]
-    found: dict[Path, list[Verdict]] = {}
+    results: list[dict[str, Any]] = []
     with progress() as shown:
         bar = shown.add_task("checking", total=len(paths), said="")
         for path in paths:
             shown.update(bar, said=path.name)
             try:
-                found[path] = grade(path)
+                verdicts = grade(path)
             except SpecError as problem:  # of one learner's file: the others are checked
                 if path == notebook:
                     raise
-                found[path] = [Verdict("", "not yet", str(problem))]
+                verdicts = [Verdict("", "not yet", str(problem))]
+            tasks = [{name: getattr(verdict, name) for name in SHOWN} for verdict in verdicts]
+            passed = sum(map(bool, verdicts))
+            results.append({"notebook": str(path), "passed": passed, "tasks": tasks})
             shown.advance(bar)
-    rows = {
-        path: [{name: getattr(verdict, name) for name in SHOWN} for verdict in verdicts]
-        for path, verdicts in found.items()
-    }
-    passed = {path: sum(map(bool, verdicts)) for path, verdicts in found.items()}
     if as_csv:
         lines = csv.DictWriter(sys.stdout, ("notebook", *SHOWN), lineterminator="\n")
         lines.writeheader()
-        lines.writerows({"notebook": path} | row for path, each in rows.items() for row in each)
+        lines.writerows({"notebook": r["notebook"]} | task for r in results for task in r["tasks"])
     elif as_json:
-        results = [
-            {"notebook": str(path), "passed": passed[path], "tasks": each}
-            for path, each in rows.items()
-        ]
         print(json.dumps(results if notebook.is_dir() else results[0]))
     else:
-        for path, each in rows.items():
-            cells = [
-                [r["task"], r["state"], "\n".join(filter(None, [r["text"], r["hint"]]))]
-                for r in each
-            ]
-            show(["task", "", "what was found"], cells, lines=True)
-            said = f"{passed[path]} of {len(each)} passed"
-            say(f"{path}: {said}" if notebook.is_dir() else said)
-    return 0 if all(map(all, found.values())) else 1
+        for result in results:
+            tasks = result["tasks"]
+            rows = [[t["task"], t["state"], f"{t['text']}\n{t['hint']}".strip()] for t in tasks]
+            show(["task", "", "what was found"], rows, lines=True)
+            outcome = f"{result['passed']} of {len(tasks)} passed"
+            say(f"{result['notebook']}: {outcome}" if notebook.is_dir() else outcome)
+    return 0 if all(r["passed"] == len(r["tasks"]) for r in results) else 1
 
 
 def exercises(

@@ -4,8 +4,9 @@ import contextlib
 import json
 import os
 import sys
-from collections import defaultdict
 from dataclasses import asdict
+from itertools import groupby
+from operator import itemgetter
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -36,17 +37,16 @@ def doctor(as_json: Json = False) -> None:
     except (SpecError, Unavailable) as refused:
         planned = [("start", "refused", str(refused))]
     if as_json:
-        there = None
-        reasons = [{"what": what, "choice": choice, "why": why} for what, choice, why in planned]
+        cluster = None
         with contextlib.suppress(Unavailable):
-            there = engines.load("ray.raylets").current()
-        found = {
+            cluster = engines.load("ray.raylets").current()
+        facts = {
             "machine": machine.as_dict(),
             "versions": hardware.versions(),
-            "plan": reasons,
-            "ray_cluster": asdict(there) if there else None,
+            "plan": [dict(zip(("what", "choice", "why"), row, strict=True)) for row in planned],
+            "ray_cluster": asdict(cluster) if cluster else None,
         }
-        print(json.dumps(found))
+        print(json.dumps(facts))
         return
     show(["this machine", "", "what it means"], [*hardware.machine_rows(machine), _ray()])
     show(["four workers here", "", "why"], planned)
@@ -54,14 +54,14 @@ def doctor(as_json: Json = False) -> None:
 
 
 def _ray() -> tuple[str, str, str]:
-    """Whether runs can go on a Ray cluster, and which one is up."""
+    """The row on Ray clusters: if runs can go on one, and which one is up."""
     try:
-        there = engines.load("ray.raylets").current()
+        cluster = engines.load("ray.raylets").current()
     except Unavailable as missing:
         return "Ray", "not installed", missing.cure
-    if there:
-        nodes = f"{count(len(there.nodes), 'node')} up"
-        return "Ray", nodes, f"With engine='ray' runs go on this cluster, at {there.address}."
+    if cluster:
+        nodes = f"{count(len(cluster.nodes), 'node')} up"
+        return "Ray", nodes, f"With engine='ray' runs go on this cluster, at {cluster.address}."
     means = "With engine='ray' runs go on a cluster; lockstep cluster up makes one here."
     return "Ray", "no cluster here", means
 
@@ -91,11 +91,9 @@ def strategies(
 
 def overview(rows: list[dict[str, str]]) -> list[list[str]]:
     """A line for each strategy; a dash for a framework in which it is not built."""
-    mine: dict[str, dict[str, dict[str, str]]] = defaultdict(dict)
-    for row in rows:
-        mine[row["strategy"]][row["framework"]] = row
     lines = []
-    for name, built in mine.items():
+    for name, group in groupby(rows, itemgetter("strategy")):
+        built = {row["framework"]: row for row in group}
         first = next(iter(built.values()))
         here = [built.get(framework, {"reality": "-"})["reality"] for framework in FRAMEWORKS]
         lines.append([name, *here, first["update"], first["waits"]])
