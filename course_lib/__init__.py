@@ -12,7 +12,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from course_lib.notebook import lazy, shell
-from course_lib.notebook.output import Quiet
+from course_lib.notebook.output import QuietTensorFlow
 
 if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cards import machine_card as machine_card
@@ -40,6 +40,6 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.spec.run_spec import RunSpec as RunSpec
     from course_lib.workloads.workload import Workload as Workload
 
-sys.meta_path.insert(0, Quiet)
+sys.meta_path.insert(0, QuietTensorFlow)
 shell.explain_missing_names()
 __getattr__, __dir__ = lazy.names(__name__)

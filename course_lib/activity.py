@@ -1,4 +1,4 @@
-"""What tasks do, as values, and the one sentence that errors, boards and commands say of them."""
+"""Activities of tasks, and the one sentence that errors, boards and commands say of them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ ORDERED: ContextVar[str] = ContextVar("ORDERED", default="by run.{}()")
 
 
 class Activity(NamedTuple):
-    """What a task does, to be said after its name: `what`, a verb first; in which `step` (-1: in
-    none), for whom it waits, and the `cure`, if something holds it up.
+    """An activity of a task, in words that follow its name: `what`, a verb first; in which `step`
+    (-1: in none), for whom it waits, and the `cure`, if something holds it up.
     """
 
     what: str
@@ -21,10 +21,10 @@ class Activity(NamedTuple):
     cure: str = ""
 
     def __repr__(self) -> str:
-        return self.said([self.step])
+        return self.phrase([self.step])
 
-    def said(self, steps: Iterable[int], cures: bool = True) -> str:
-        """It as several do it who are in these steps; with the cure, or without."""
+    def phrase(self, steps: Iterable[int], cures: bool = True) -> str:
+        """The words for several tasks that are in these steps; with the cure, or without."""
         known = [str(step) for step in sorted(set(steps)) if step >= 0]
         where = f" in step{'s' if len(known) > 1 else ''} {_listed(known)}" if known else ""
         whom = f" for {names(self.awaits)}" if self.awaits else ""
@@ -36,7 +36,7 @@ SEVERAL = 4  # neighbours whose names are not listed: "worker:0 to worker:3"
 
 
 def sentence(does: Mapping[str, Activity], cures: bool = False) -> str:
-    """What tasks do, said once for all that do the same: "worker:0 and worker:1 wait in step 22 for
+    """Say what tasks do, once for all that do the same: "worker:0 and worker:1 wait in step 22 for
     worker:3, which is paused". `cures`: with what ends that.
     """
     alike: dict[Activity, list[str]] = {}
@@ -47,10 +47,10 @@ def sentence(does: Mapping[str, Activity], cures: bool = False) -> str:
     which = ""
     if len(waits) == len(held) == 1:  # then whoever is waited for comes last
         alike = {waits[0]: alike.pop(waits[0]), **alike}
-        which = f", which {_verb(held[0].said([], cures), len(alike.pop(held[0])))}"
+        which = f", which {_verb(held[0].phrase([], cures), len(alike.pop(held[0])))}"
     clauses = []
     for doing, tasks in alike.items():
-        does_so = _verb(doing.said([does[task].step for task in tasks], cures), len(tasks))
+        does_so = _verb(doing.phrase([does[task].step for task in tasks], cures), len(tasks))
         clauses.append(f"{names(tasks)} {does_so}{which if doing in waits else ''}")
     return "; ".join(clauses)
 

@@ -44,8 +44,8 @@ CURES = {
 
 
 def cure_of(reason: str, traceback: str) -> str:
-    """What helps against an error, `Kind: message`; "" if it is none of these. One without a
-    message is known by its traceback.
+    """The cure for an error, `Kind: message`; "" if it is none of these. One without a message is
+    known by its traceback.
     """
     text = reason if ": " in reason else f"{reason}: {traceback}"
     fits = (cure for says, cure in CURES.items() if re.match(rf"\w+: .*({says})", text, re.S))

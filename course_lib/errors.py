@@ -43,7 +43,7 @@ class LockstepError(Folded, Exception):
 
 
 class SpecError(LockstepError, ValueError):
-    """What was asked for is impossible or wrong; raised before any process starts.
+    """A request is impossible or wrong; raised before any process starts.
 
     Fields: `field` (what was set), `value` (to what), `allowed` (what may stand there).
     """
@@ -104,7 +104,7 @@ def shortage(error: OSError) -> Unavailable:
 
 
 def line_of(error: BaseException, function: object) -> str:
-    """Where a learner's function raised an error, in words; "" if it was not in there."""
+    """The line of a learner's function that raised an error, in words; "" if none did."""
     name = getattr(function, "__name__", "")
     frames = [f for f in traceback.extract_tb(error.__traceback__) if f.name == name]
     if not frames:

@@ -58,7 +58,7 @@ def count(number: int, noun: str) -> str:
 
 
 def kind_of(value: object) -> str:
-    """What a function returned, in words: "a list", or "nothing" for None."""
+    """Name what a function returned: "a list", or "nothing" for None."""
     return "nothing" if value is None else f"a {type(value).__name__}"
 
 

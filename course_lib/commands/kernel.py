@@ -1,4 +1,4 @@
-"""What a kernel of `lockstep lab` runs first: PYTHONSTARTUP names this file. So the words below a
+"""The first file that a kernel of `lockstep lab` runs: PYTHONSTARTUP names it. So the words below a
 NameError are there in a notebook of which no cell has run yet.
 
 It runs among a learner's names and leaves none there, nor in the environment of the kernel's tasks.

@@ -25,7 +25,7 @@ from course_lib.text import count
 # another default; a learner's own setting still counts.
 NO_UPDATES = "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
 ROOTS = ("--notebook-dir", "--ServerApp.root_dir", "--ServerApp.notebook_dir")
-QUIET = ("--LabApp.news_url=None", NO_UPDATES)
+SILENT = ("--LabApp.news_url=None", NO_UPDATES)
 FIRST = "/lab/tree/notebooks/00_start_here.ipynb"  # in front of what was open before
 
 
@@ -120,7 +120,7 @@ def lab(
         from course_lib.course.copies import deliver
 
         say(*deliver(course, copy_to), f"Your copy of the course: {copy_to.resolve()}")
-    command = [sys.executable, "-m", "jupyterlab", *QUIET]
+    command = [sys.executable, "-m", "jupyterlab", *SILENT]
     if not any(argument.startswith(ROOTS) for argument in context.args):
         command.append(f"--ServerApp.root_dir={(copy_to or course).resolve()}")
         if not any("default_url" in argument for argument in context.args):

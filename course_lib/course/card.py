@@ -15,7 +15,7 @@ from course_lib.widgets.stage.scene import Played
 from course_lib.widgets.stage.still import film_svg, filmed
 from course_lib.widgets.timeline.still import lanes_svg
 
-LOOK = {  # state -> colour, sign in a circle of 24 x 24
+MARKS = {  # state -> colour, sign in a circle of 24 x 24
     "passed": ("#009E73", "M6.5 12.5l4 4 7-8.5"),
     "not yet": ("#D55E00", "M8 8l8 8M16 8l-8 8"),
     "to do": ("#7A7A7A", "M8 12h8"),
@@ -32,13 +32,13 @@ STYLE = page.asset("cards/verdict.css")
 
 def card(verdict: Verdict) -> str:
     """The HTML of a verdict."""
-    color, sign = LOOK[verdict.state]
+    color, sign = MARKS[verdict.state]
     circle = element("circle", cx=12, cy=12, r=11, fill=color)
-    look = {"fill": "none", "stroke": "white", "stroke_width": 2.5, "stroke_linecap": "round"}
-    parts = (circle, element("path", d=sign, **look))
+    stroke = {"fill": "none", "stroke": "white", "stroke_width": 2.5, "stroke_linecap": "round"}
+    parts = (circle, element("path", d=sign, **stroke))
     mark = element("svg", parts, viewBox="0 0 24 24", aria_hidden="true", class_=verdict.state)
-    said = element("span", element("b", verdict.task), f": {verdict.state}")
-    body = (element("div", mark, said, class_="state"), *_inside(verdict))
+    state = element("span", element("b", verdict.task), f": {verdict.state}")
+    body = (element("div", mark, state, class_="state"), *_inside(verdict))
     inside = element("div", body, class_="ls-verdict", style=f"border-color:{color}")
     return page.card(inside, STYLE)
 
@@ -52,19 +52,19 @@ def _inside(verdict: Verdict) -> Iterator[Markup]:
     if head.endswith(":"):
         head, _, rest = f"{head} {rest}".partition("\n")
     first, *more = re.split(r"(?<=[.?!]) (?=[A-Z])", head, maxsplit=1)
-    yield element("p", element("b", *_told(first)), *_told("".join(f" {said}" for said in more)))
-    long = [found for found in (rest, hint) if "\n" in found]
-    yield from (
-        element("p", *_told(found)) for found in (rest, hint) if found and found not in long
-    )
+    yield element("p", element("b", *_code(first)), *_code("".join(f" {words}" for words in more)))
+    long = [words for words in (rest, hint) if "\n" in words]
+    for words in (rest, hint):
+        if words and words not in long:
+            yield element("p", *_code(words))
     yield from _picture(verdict, first)
     if long:
-        yield _unfold("All that was found", element("pre", *_told("\n\n".join(long))))
+        yield _unfold("All that was found", element("pre", *_code("\n\n".join(long))))
     if verdict.state != "passed":
         yield from _hints(verdict.task)
 
 
-def _picture(verdict: Verdict, said: str) -> Iterator[Markup]:
+def _picture(verdict: Verdict, alt: str) -> Iterator[Markup]:
     """The schedule or the run that it is about."""
     shown, picture, caption = verdict.shown, "", ""
     try:
@@ -80,7 +80,7 @@ def _picture(verdict: Verdict, said: str) -> Iterator[Markup]:
         return
     if picture:
         data = base64.b64encode(picture.encode()).decode()
-        yield element("img", src=f"data:image/svg+xml;base64,{data}", alt=said)
+        yield element("img", src=f"data:image/svg+xml;base64,{data}", alt=alt)
         if caption:
             yield element("p", caption, class_="quiet")
 
@@ -91,7 +91,7 @@ def _left_out(before: int) -> str:
     return f" {rounds} left out: the picture would be too large." if before else ""
 
 
-def _told(text: str) -> Iterator[Inside]:
+def _code(text: str) -> Iterator[Inside]:
     """A text in which what stands between backticks is code."""
     for i, part in enumerate(re.split(r"`([^`\n]+)`", text)):
         yield element("code", part) if i % 2 else part
@@ -102,7 +102,7 @@ def _hints(task: str) -> Iterator[Markup]:
     inner: list[Markup] = []
     hints = list(enumerate(find(task).hints, 1))
     for number, hint in reversed(hints):
-        inner = [_unfold(f"Hint {number} of {len(hints)}", element("pre", *_told(hint)), *inner)]
+        inner = [_unfold(f"Hint {number} of {len(hints)}", element("pre", *_code(hint)), *inner)]
     yield from inner
 
 

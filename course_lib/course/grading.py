@@ -50,7 +50,7 @@ from course_lib.strategies.gate import Request
 
 EXAMINEE = "worker:0"
 PERIOD = 0.1  # seconds after which the use of processor and memory is read again
-LOOK = "look"  # tag of cells that only show answers or run something with them; they are left out
+ONLY_SHOWS = "look"  # tag of cells that define no answer: they show or run them, and are left out
 Cell = tuple[int, str]  # its number among the code cells of the notebook, from 1 on, and its source
 
 
@@ -231,7 +231,7 @@ class Examinee:
                 raise Ended(f"{self.doing} {exceeds.format(most)}, and was stopped. {why}")
 
     def _last_words(self) -> str:
-        """Why an examinee that is gone failed: what it raised, else the last line of its log."""
+        """The reason why an examinee is gone: what it raised, else the last line of its log."""
         with suppress(LockstepError):
             try:
                 self.run.wait(2.0)
@@ -349,7 +349,7 @@ def read(path: Path) -> tuple[Sequence[ExerciseTask], Sequence[Cell]]:
     with opened(path) as notebook:
         exercise = exercise_of(notebook)
         code = enumerate((cell for cell in notebook.cells if cell.cell_type == "code"), 1)
-        wanted = ((n, cell) for n, cell in code if LOOK not in cell.metadata.get("tags", ()))
+        wanted = ((n, cell) for n, cell in code if ONLY_SHOWS not in cell.metadata.get("tags", ()))
         cells = [(n, str(cell.source)) for n, cell in wanted]
     if exercise not in sets():
         problem = f"is no exercise of this course; there are {', '.join(sets())}"

@@ -21,7 +21,7 @@ from course_lib.record.saved import SavedRun
 BLINDS = ("sys.setprofile", "threading.setprofile")  # would end the watch
 LARGEST = 4096  # chunks or ranks of a schedule that a judge accepts
 _IMPORTS = 10  # times that a bound begins anew, since an import is no loop of the learner's
-_AGAIN = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
+_REPEATED = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
 
 
 class Answer:
@@ -143,7 +143,7 @@ def bounded(seconds: float) -> Iterator[None]:
         if renewed == _IMPORTS or not _imports(frame):
             raise TookTooLong(seconds)
         renewed += 1
-        signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+        signal.setitimer(signal.ITIMER_PROF, seconds, _REPEATED)
 
     left = computing_left()
     if threading.current_thread() is not threading.main_thread() or 0 < left <= seconds:
@@ -151,7 +151,7 @@ def bounded(seconds: float) -> Iterator[None]:
         return
     begun = time.process_time()
     handler = signal.signal(signal.SIGPROF, stop)
-    signal.setitimer(signal.ITIMER_PROF, seconds, _AGAIN)
+    signal.setitimer(signal.ITIMER_PROF, seconds, _REPEATED)
     try:
         yield
     finally:
@@ -168,7 +168,7 @@ def computing_left() -> float:
 
 def charge(seconds: float, left: float) -> None:
     """Set the bound to the seconds that were `left`, less some that were used elsewhere."""
-    signal.setitimer(signal.ITIMER_PROF, max(left - seconds, 1e-6), _AGAIN)
+    signal.setitimer(signal.ITIMER_PROF, max(left - seconds, 1e-6), _REPEATED)
 
 
 # --- plain data, which crosses to the judge as JSON: nothing of the learner's runs there, as it

@@ -1,5 +1,5 @@
-"""What a learner has solved, when, and after how many tries: kept in one small file of the course's
-folder, and shown as a card. It is the learner's own note, and no grade.
+"""A learner's progress, what is solved, when, and after how many tries: kept in one small file of
+the course's folder, and shown as a card. It is the learner's own note, and no grade.
 """
 
 import time

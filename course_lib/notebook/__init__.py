@@ -1,1 +1,1 @@
-"""What a notebook needs beyond widgets: completion, names that are missing, tracebacks, output."""
+"""Help in a notebook, beyond widgets: completion, missing names, tracebacks, output."""

@@ -1,5 +1,5 @@
-"""What others write is held to what helps a learner: TensorFlow's remarks while it is imported, and
-all that an answer prints while it is checked.
+"""Output that would not help a learner is left out: TensorFlow's remarks while it is imported, and
+whatever an answer prints for ever while it is checked.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ REMARK = re.compile(
 MOST = 10_000  # characters that an answer may print
 
 
-class Quiet:
+class QuietTensorFlow:
     """Finds TensorFlow for Python's import, and holds its remarks back: some of them come before
     it reads the level that is asked for. Whoever has set the level gets what they asked for.
     """
@@ -49,19 +49,19 @@ class Quiet:
 
 @contextlib.contextmanager
 def without_remarks() -> Iterator[None]:
-    """What compiled code writes to stderr in this block comes at its end, without remarks."""
+    """Print what compiled code writes to stderr in this block at its end, without remarks."""
     sys.stderr.flush()
-    with tempfile.TemporaryFile() as held:
+    with tempfile.TemporaryFile() as kept:
         stderr = os.dup(2)
-        os.dup2(held.fileno(), 2)
+        os.dup2(kept.fileno(), 2)
         try:
             yield
         finally:
             sys.stderr.flush()
             os.dup2(stderr, 2)
             os.close(stderr)
-            held.seek(0)
-            for line in held:
+            kept.seek(0)
+            for line in kept:
                 if not REMARK.match(line):
                     os.write(2, line)
 
@@ -84,8 +84,8 @@ class _Few(io.TextIOBase):
 
 @contextlib.contextmanager
 def few_words(name: str) -> Iterator[None]:
-    """What is printed in this block, by the function of that `name`, is cut after `MOST`
-    characters, and told so: a notebook would keep all of it.
+    """Cut what the function of that `name` prints in this block after `MOST` characters, and tell
+    of it: a notebook would keep all.
     """
     few = _Few(sys.stdout), _Few(sys.stderr)
     try:

@@ -27,11 +27,11 @@ def cells() -> dict[str, tuple[str, str]]:
     shell = running()
     if shell is None:
         return {}
-    found = {}
+    sources = {}
     for name, entry in list(linecache.cache.items()):
         if len(entry) == 4 and entry[1] is None and (label := shell.compile.format_code_name(name)):
-            found[name] = (" ".join(label), "".join(entry[2]))
-    return found
+            sources[name] = (" ".join(label), "".join(entry[2]))
+    return sources
 
 
 def in_words(error: BaseException, leave_out: str, cells: Cells) -> str:
@@ -78,12 +78,12 @@ class Folded:
     """An error that a notebook shows with the learner's own lines only; %tb shows all."""
 
     def _render_traceback_(self) -> list[str]:
-        """What IPython shows."""
+        """The lines that IPython shows."""
         error: Any = self
         shell, whole = running(), error.__traceback__
-        again = getattr(error, "_shown", None) == id(whole)
+        repeated = getattr(error, "_shown", None) == id(whole)
         error._shown = id(whole)
-        kept = whole if again else _own(whole)
+        kept = whole if repeated else _own(whole)
         return list(shell.InteractiveTB.structured_traceback(type(error), error, kept))
 
 
