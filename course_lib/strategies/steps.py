@@ -10,8 +10,8 @@ A page says what happens in a step, in the order in which it happens:
         with step.reducing():
             average the gradients
         with step.applying():
-            descend(step)
-        step.done(loss.item())
+            update the parameters
+        step.done(loss)
     return step.result()
 
 Each line leaves its phase in the trace, see `phases.py`. What is particular to a framework (its

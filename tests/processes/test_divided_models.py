@@ -11,8 +11,8 @@ from torch.nn.functional import scaled_dot_product_attention, softmax
 
 from course_lib import Run, Workload, hardware, start
 from course_lib.errors import SpecError
-from course_lib.strategies.torch import stages
 from course_lib.strategies.torch.pieces import Heads, plan_of, units_of
+from course_lib.strategies.torch.trial import stages_of
 from tests import own_models
 from tests.helpers import losses
 
@@ -50,10 +50,10 @@ class Model(nn.Module):
 
 
 def test_parts_that_follow_each_other_are_found_in_any_model() -> None:
-    assert stages.check(Model(), NAMES, TOKENS) == 4  # with weights
-    assert stages.check(nn.Sequential(nn.Embedding(12, 8), nn.ReLU()), (), TOKENS) == 1
+    assert stages_of(Model(), NAMES, TOKENS) == 4  # with weights
+    assert stages_of(nn.Sequential(nn.Embedding(12, 8), nn.ReLU()), (), TOKENS) == 1
     transformer = own_models.transformer
-    in_half = torch.autocast("cpu", torch.bfloat16)(stages.check)
+    in_half = torch.autocast("cpu", torch.bfloat16)(stages_of)
     assert in_half(transformer.built("torch", 0), transformer.stages, TOKENS) == 4
 
 
@@ -73,7 +73,7 @@ def test_parts_that_follow_each_other_are_found_in_any_model() -> None:
 )
 def test_stages_that_are_not_the_model_are_named(wrong: str, names: Any, said: str) -> None:
     with pytest.raises(ValueError, match=said) as caught:
-        stages.check(Model(wrong), names, TOKENS)
+        stages_of(Model(wrong), names, TOKENS)
     assert "\n" not in str(caught.value)
 
 
@@ -89,7 +89,7 @@ def test_a_stage_hands_on_one_tensor_of_floats() -> None:
     model = nn.Sequential(nn.LSTM(20, 4), Last())
     inputs = torch.from_numpy(own_models.LARGEST["train"][0][:2]).float()
     with pytest.raises(ValueError, match="0 makes a tuple: a stage sends on one tensor of floats"):
-        stages.check(model, (), inputs)
+        stages_of(model, (), inputs)
 
 
 class Attention(nn.Module):

@@ -408,3 +408,35 @@ def test_what_cannot_be_cut_is_refused_before_anything_starts(
     with pytest.raises(SpecError) as caught:
         gate.spec_for(name, **{"framework": "torch", "workload": "digits", **given})
     assert says in str(caught.value)
+
+
+# --- by hand ---
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "options"),
+    [
+        ("fully_sharded", 2, {}),
+        ("fully_sharded", 3, {"optimizer": "adamw", "clip_norm": 0.3, "evaluate_every": 10}),
+        ("tensor_parallel", 2, {}),
+        ("tensor_parallel", 3, {"optimizer": "momentum"}),
+        ("pipeline_parallel", 2, {}),
+        ("pipeline_parallel", 4, {"workload": "digits_deep", "clip_norm": 0.3}),
+    ],
+)
+def test_the_naive_page_learns_what_the_frameworks_own_learns(
+    name: str, workers: int, options: dict[str, Any]
+) -> None:
+    fields = {"framework": "torch", "workers": workers, "global_batch": BATCH, "steps": STEPS}
+    found = []
+    for function in ("naive", "worker"):
+        role = keeping_weights(f"course_lib.strategies.torch.{name}:{function}")
+        with start(role, **fields, **options) as run:
+            found.append((run.wait(100).result, run.trace))
+    (naive, naive_trace), (own, trace) = found
+    np.testing.assert_allclose(losses(naive_trace), losses(trace), **SUM_ORDER)
+    for metric in ("final_loss", "test_accuracy"):
+        last = f"worker:{workers - 1}"
+        assert naive[last][metric] == pytest.approx(own[last][metric], abs=1e-5)
+    curves = [of.all(Metric, name="accuracy") for of in (naive_trace, trace)]
+    assert [m.value for m in curves[0]] == [m.value for m in curves[1]]

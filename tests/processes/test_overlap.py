@@ -225,7 +225,7 @@ def steps_on_a_device(task: Any) -> list[str]:
     """
     import torch
 
-    from course_lib.strategies.torch import device_clock
+    from course_lib.strategies.torch import device_time
     from course_lib.strategies.torch.steps import TorchStep
 
     asked: list[str] = []
@@ -245,9 +245,9 @@ def steps_on_a_device(task: Any) -> list[str]:
             return 1000 * float(later.at - self.at)
 
     torch.cuda.Event = Event  # type: ignore[assignment, misc]
-    device_clock.OFTEN = 2.5  # type: ignore[misc]
+    device_time.OFTEN = 2.5  # type: ignore[misc]
     step = TorchStep(task, torch.nn.Linear(1, 1))
-    step._device_clock = device_clock.DeviceClock()
+    step._device_clock = device_time.DeviceClock()
     while step.begin():
         asked.append(f"step {step.number}")
         with step.computing():

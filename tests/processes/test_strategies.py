@@ -90,7 +90,6 @@ def test_the_naive_page_learns_what_the_frameworks_own_learns(framework: str) ->
 
 def plain_ddp(task: Any) -> str:
     """DDP without a communication hook, as its documentation has it: a digest of what it learns."""
-    import torch
     from torch.nn.parallel import DistributedDataParallel
 
     from course_lib.strategies.torch.models import model_of, weights_of
@@ -103,10 +102,7 @@ def plain_ddp(task: Any) -> str:
     while step.begin():
         inputs, targets = step.read(task.index, task.spec.workers)
         step.loss_of(ddp(inputs), targets).backward()
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.sub_(parameter.grad, alpha=float(step.optimizer.rates[step.number]))
-                parameter.grad = None
+        step.optimizer.step()
     return digest(weights_of(model.parameters()))
 
 

@@ -218,8 +218,27 @@ def test_a_late_gradient_is_recorded_by_the_ps_and_a_lost_workers_kept_ones_too(
     shard, said = object.__new__(shards.Shard), []
     shard.task = SimpleNamespace(index=1, dropped=lambda *dropped: said.append(dropped))
     mine, other = (rpc.Gradient(k, 5, 0, rpc.torch.zeros(1), 0.0) for k in (2, 0))
-    shard.living, shard.waiting, shard.taken, shard.left = {0, 2}, {}, {2: 17}, []
+    shard.living, shard.waiting = {0, 2}, {}
     shard.kept = [mine, other]
     shard.lose(2)
     assert said == [(5, "lost", "shard 1", "worker:2")]
-    assert (shard.kept, shard.living, shard.left) == ([other], {0}, [(17, 2)])
+    assert (shard.kept, shard.living) == ([other], {0})
+
+
+def test_the_piece_of_a_lost_worker_is_the_next_one_to_be_given_out() -> None:
+    page = importlib.import_module("course_lib.strategies.torch.parameter_server")
+    spec = SimpleNamespace(steps=1, workers=2)
+    shard = SimpleNamespace(
+        task=SimpleNamespace(spec=spec), living={0, 1}, pieces=page.torch.tensor([-1, -1])
+    )
+    shard.next_piece = 0
+    assert [page.next_piece(shard, k).answer() for k in (0, 1)] == [(0, None), (1, None)]
+    shard.pieces[0] = page.NONE  # worker 0 has done its own
+    waits = page.next_piece(shard, 0)
+    assert not waits.true()  # worker 1 may be lost
+    shard.living = {0}
+    assert waits.true() and waits.answer() == (1, 1)
+    shard.pieces[0] = page.NONE
+    assert page.next_piece(shard, 0).true() and page.next_piece(shard, 0).answer() == (2, None)
+    shard.living, shard.pieces[1], shard.next_piece = {0, 1}, 1, 2  # started again, it goes on
+    assert page.next_piece(shard, 1).answer() == (1, None)

@@ -448,3 +448,12 @@ def test_what_starts_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(launch, "Run", lambda *_: None)
     course_lib.start("tensor_parallel", framework="torch", workers=2)
     assert seen == {"probe": 1, "sketch": 1, "__init__": 1}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in STRATEGIES if STRATEGIES[name].jobs.get("torch")]
+)
+def test_a_page_begins_with_no_more_than_a_reader_needs_before_the_code(name: str) -> None:
+    page = Path(course_lib.__file__).parent / "strategies" / "torch" / f"{name}.py"
+    text = ast.get_docstring(ast.parse(page.read_text()))
+    assert text and len(text.splitlines()) <= 30

@@ -16,7 +16,7 @@ from course_lib.exchange.messages import Peer
 from tests.helpers import fuzzed
 
 torch: Any = pytest.importorskip("torch")
-vectors: Any = importlib.import_module("course_lib.strategies.torch.vectors")
+vectors: Any = importlib.import_module("course_lib.strategies.torch.tensors")
 rpc: Any = importlib.import_module("course_lib.strategies.torch.rpc")
 shards: Any = importlib.import_module("course_lib.strategies.torch.shard")
 
@@ -104,13 +104,15 @@ def test_a_worker_that_gets_only_what_has_changed_has_the_values_of_the_shard(
     shard.task = SimpleNamespace(index=0, spec=spec, **ignored)
     shard.values, shard.version, shard.all_changed = torch.rand(size), 0, -1
     shard.census, shard.losses, shard.steps_done = nothing, [], [0]
-    shard.counted, shard.examples = 1, 0
+    shard.counted, shard.examples, shard.rates = 1, 0, [0.1]
+    shard.optimizer = torch.optim.SGD([shard.values])
     mine, version = torch.zeros(size), -1
     for mask, is_sparse, pulls in updates:
         gradient = sparse(mask + [False] * (size - len(mask)))
         values = gradient if is_sparse else gradient.to_dense()
         with shard.updating([rpc.Gradient(0, 0, 0, values, 0.0)]):
-            shard.values.sub_(values, alpha=0.1)
+            shard.values.grad = values
+            shard.optimizer.step()
         if pulls:
             snapshot = shard.snapshot(version)
             if snapshot.values.is_sparse:

@@ -27,10 +27,9 @@ from torch.nn.utils import vector_to_parameters
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
-from course_lib.strategies.torch.memory import bytes_of
 from course_lib.strategies.torch.models import build, model_of, pair, trained, use
-from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, descend, gradients_of
-from course_lib.strategies.torch.vectors import flat, shaped
+from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, gradients_of
+from course_lib.strategies.torch.tensors import bytes_of, flat, shaped
 from course_lib.workloads.layers import digest
 
 
@@ -62,7 +61,11 @@ def worker(task: Task) -> dict[str, Any]:
                 loss, mean = slots.mean(0).tensor_split([2])
         if first:
             with step.applying():
-                descend(step, loss, gradients=shaped(mean, step.parameters))
+                means = shaped(mean, step.parameters)
+                for parameter, gradient in zip(step.parameters, means, strict=True):
+                    parameter.grad = gradient
+                if step.unscale_and_clip(loss):
+                    step.optimizer.step()
             scale.fill_(step.scale.value)
             meet("the update by worker:0")
         else:

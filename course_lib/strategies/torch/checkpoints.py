@@ -16,6 +16,8 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch.distributed.tensor import DTensor
 
+from course_lib.strategies.torch.models import parameters_of
+
 if TYPE_CHECKING:
     from course_lib.strategies.torch.steps import TorchStep
 
@@ -31,11 +33,11 @@ def state_of(step: "TorchStep", replica: str) -> dict[str, Any]:
     for name, buffer in whole.named_buffers():
         if id(buffer) in mine:
             found[f"{replica}.{name}"] = buffer
-    states = step.optimizer.state  # there is none before the first update
-    for n, (parameter, state) in enumerate(zip(step.parameters, states, strict=bool(states))):
-        name = names.get(id(parameter), n)
-        for k, tensor in enumerate(state):
-            found[f"optimizer.{name}.{k}"] = as_held(parameter, tensor)
+    updated = parameters_of(step.optimizer)
+    for parameter, tensor in zip(step.parameters, updated, strict=True):
+        for key, state in step.optimizer.state[tensor].items():  # none before the first update
+            if key != "step":
+                found[f"optimizer.{names[id(parameter)]}.{key}"] = as_held(parameter, state)
     return found
 
 
@@ -63,9 +65,9 @@ def write(state: Mapping[str, Any], part: Path) -> None:
 
 
 def load(step: "TorchStep", part: Path) -> None:
-    """Read the state into the tensors that hold it; each task by itself."""
-    if step.updates:
-        step.optimizer.begin()
+    """Read the state into the tensors that hold it, which `step.optimizer` has by now; each task by
+    itself.
+    """
     names = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
     there = any(name.startswith(f"{step.task.name}.") for name in names)
     read(state_of(step, step.task.name if there else "worker:0"), part)

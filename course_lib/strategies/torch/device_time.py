@@ -10,6 +10,12 @@ A layer is any module that multiplies, wherever it stands in a model, and howeve
 in a step; of nested modules, the innermost. Its FLOPs are counted once, in the first step that has
 any device time. In that step, and in every step of a model without products, all of the time passes
 at once, before the forward pass.
+
+A GPU takes time of its own, and `DeviceClock` tells when it did what. A program gives a GPU its
+work and goes on. To take a time it could wait until the device has done all of it, but then the
+device would stand idle. So it puts an event into the device's queue, and asks later when the device
+reached that. This code has never run on a GPU.
+Source: PyTorch documentation, "CUDA semantics: Asynchronous execution".
 """
 
 import contextlib
@@ -24,11 +30,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
+from course_lib.record.clock import clock
+
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention
 # PyTorch's table lacks the kernel of attention on CPUs
 FLOPS = flop_registry | {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[ATTENTION]
 }
+OFTEN = 60.0  # seconds; the time between two events, a float32, is too coarse if it is long
 
 
 class Layers:
@@ -136,3 +145,26 @@ def counted() -> Iterator[Counts]:
             stack.callback(hook.remove)
         stack.enter_context(counts)
         yield counts
+
+
+class DeviceClock:
+    """Moments on the present device of this process."""
+
+    def __init__(self) -> None:
+        self._event = self.moment()
+        self._event.synchronize()
+        self._time = clock()  # when the device reached it
+
+    def moment(self) -> Any:
+        """An event that the device reaches once it has done what it was given so far."""
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def time(self, moment: Any) -> float:
+        """When the device reached a moment, on the clock of the trace; waits until it has."""
+        moment.synchronize()
+        seconds = self._event.elapsed_time(moment) / 1000
+        if seconds > OFTEN:
+            self._event, self._time, seconds = moment, self._time + seconds, 0.0
+        return self._time + seconds

@@ -1,8 +1,11 @@
-"""The workload's model and loss in PyTorch, with weights that start as given.
+"""The model, the loss and the optimizer of a run in PyTorch. Weights start as given.
 
 Keras and PyTorch lay the same numbers out differently: a dense kernel (inputs, outputs) is
 (outputs, inputs) here, a convolution's (height, width, inputs, outputs) is (outputs, inputs,
 height, width), and images have their channels first.
+
+In mixed precision `torch.autocast` decides for each operation whether it computes in 16 bits. It
+casts the parameters that such an operation uses, so they themselves stay float32.
 """
 
 import contextlib
@@ -16,11 +19,31 @@ from torch import nn
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.precision import wide
+from course_lib.spec.run_spec import RunSpec
+from course_lib.strategies.optimizers import BETAS, EPSILON, MOMENTUM
 from course_lib.workloads.layers import Conv, Dense, Flatten, passed
 from course_lib.workloads.losses import IGNORED, in_order
 from course_lib.workloads.trees import Tree, first_leaf, mapped
 from course_lib.workloads.workload import Workload
+
+LOW: dict[str, Any] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
+
+Function = Callable[..., Any]
+
+
+def mixed(precision: str, device: str) -> Callable[[Function], Function]:
+    """A decorator: the function computes in this precision on this type of device."""
+    if precision == "float32":
+        return lambda function: function
+    autocast: Callable[[Function], Function] = torch.autocast(device, LOW[precision])
+    return autocast
+
+
+def wide(tensor: Tree) -> Tree:
+    """A tensor, or a structure of tensors, in float32 where they have fewer bits."""
+    if not isinstance(tensor, torch.Tensor):
+        return mapped(wide, tensor)
+    return tensor.float() if tensor.dtype in LOW.values() else tensor
 
 
 def use(name: str) -> Any:
@@ -193,6 +216,60 @@ def count_of(loss: Any) -> float:
 def mean_of(loss: Any) -> float:
     """The mean loss."""
     return float(summed(loss)) / count_of(loss)
+
+
+def optimizer_of(spec: RunSpec, tensors: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
+    """PyTorch's own optimizer for a run, with `tensors` to update. One with a state changes what
+    has no gradient too, so sparse gradients become dense for it.
+    """
+    group = [{"params": list(tensors)}]  # which may be empty
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(group)
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.SGD(group, momentum=MOMENTUM)
+        if spec.optimizer == "momentum"
+        else torch.optim.AdamW(group, betas=BETAS, eps=EPSILON, weight_decay=spec.weight_decay)
+    )
+    optimizer.register_step_pre_hook(_densify)
+    return optimizer
+
+
+def _densify(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+    for parameter in parameters_of(optimizer):
+        if parameter.grad is not None and parameter.grad.is_sparse:
+            parameter.grad = parameter.grad.to_dense()
+
+
+def parameters_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The tensors that an optimizer updates."""
+    return [each for group in optimizer.param_groups for each in group["params"]]
+
+
+def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    """Set the learning rate of the next update."""
+    for group in optimizer.param_groups:
+        group["lr"] = float(rate)
+
+
+def state_of(optimizer: torch.optim.Optimizer) -> list[Any]:
+    """The tensors of an optimizer's state that are as large as what it updates."""
+    states = optimizer.state.values()
+    return [tensor for state in states for key, tensor in state.items() if key != "step"]
+
+
+def begin_state(optimizer: torch.optim.Optimizer, updates: int) -> None:
+    """Make an optimizer's state, to be filled with what it was after so many `updates`.
+
+    PyTorch makes it in the first update; this one, with the rate 0, changes nothing.
+    """
+    set_rate(optimizer, 0)
+    for parameter in parameters_of(optimizer):
+        parameter.grad = torch.zeros_like(parameter)
+    optimizer.step()
+    optimizer.zero_grad()
+    for state in optimizer.state.values():
+        if "step" in state:  # adamw counts updates
+            state["step"].fill_(updates)
 
 
 def outputs_of(model: nn.Module, inputs: Tree) -> Tree:

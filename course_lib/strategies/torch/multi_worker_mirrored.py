@@ -12,34 +12,20 @@ step, for S bytes of gradients; other schedules differ.
 one after the other. Two things cost time. Each of the many small messages adds its own latency, and
 the network is idle while the workers compute.
 
-`worker` uses PyTorch's DistributedDataParallel (DDP). It collects gradients in buckets, so there
-are few messages. The backward pass goes from the last layer to the first. As soon as a bucket is
-full, its all-reduce starts, while the pass goes on with the layers nearer to the input:
-communication hides behind computing. Only the last bucket cannot hide, as it is full when the pass
-is over. With `overlap=False` all buckets start only then, and each step waits for them. In the
-lanes of the board, `reduce` is what a step waits for after the pass; a thin bar is communication
-that is hidden.
+`worker` uses PyTorch's DistributedDataParallel (DDP). It collects gradients in buckets of
+`bucket_mb` MiB (default: 25, and 1 for the first), so there are few messages. The backward pass
+goes from the last layer to the first. As soon as a bucket is full, its all-reduce starts, while the
+pass goes on with the layers nearer to the input: communication hides behind computing. Only the
+last bucket cannot hide. With `overlap=False` all buckets start when the pass is over. A model below
+the size of a bucket, such as that of `digits`, has one, and nothing overlaps; many small buckets
+are many messages, each of which has its latency.
 
-The first bucket is full at 1 MiB of gradients and the others at 25 MiB; with `bucket_mb` all are
-full at that size. A tensor is never split between buckets. In the first step one bucket has all
-gradients, since DDP does not know yet in which order they come. The model of the `digits` workload
-is smaller than 1 MiB: it has one bucket, and nothing overlaps. With small buckets the first leaves
-early and the last, which nothing hides, is short; with large ones there are fewer messages, each of
-which has its latency. The best size lies in between; it depends on the model and the network. DDP
-uses the all-reduce of gloo, or of NCCL between GPUs; with `start(..., all_reduce="ring")` a
-schedule of ours is used.
-
-If a worker is lost, no other can finish the step, and the run fails. With `max_restarts` all are
-started again instead and go on from the last checkpoint (`checkpoint_every`); as each holds the
-whole model, worker 0 saves it for all. With `elastic` they go on from there with one worker fewer;
-each computes as many examples as before, so the global batch shrinks, and the learning rate with it
-(Goyal et al., "Accurate, Large Minibatch SGD", 2017).
-
-Emulated device time (`device_ms`) is spread over the layers in proportion to their FLOPs, a third
-of it forward and two thirds backward, so buckets hide behind it as they would on a device.
+If a worker is lost, no other can finish the step, and the run fails. With `max_restarts` all go
+back to the last checkpoint, which worker 0 saves for all; with `elastic` they go on from there with
+one worker fewer, with smaller batches and, in proportion, a smaller learning rate.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
-2020.
+2020; Goyal et al., "Accurate, Large Minibatch SGD", 2017, for the learning rate.
 """
 
 from typing import Any
@@ -49,7 +35,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.exchange import LossAmongGradients, adding_up, lay_out
-from course_lib.strategies.torch.steps import TorchStep, descend, join
+from course_lib.strategies.torch.steps import TorchStep, join
 
 
 def naive(task: Task) -> dict[str, Any]:
@@ -60,16 +46,17 @@ def naive(task: Task) -> dict[str, Any]:
     join(task)
     step, workers = TorchStep(task), task.spec.workers
     while step.begin():
-        inputs, targets = step.read(task.index, workers)
+        inputs, targets = step.read(task.index, workers)  # (batch / workers, features), (...,)
         with step.computing():
-            loss = step.backward(inputs, targets)  # forward, then backward
+            loss = step.backward(inputs, targets)  # forward, then backward: (), and the gradients
         with step.reducing():
             # the loss, the last of them, is averaged to be recorded, and for the count in it
             for tensor in [parameter.grad for parameter in step.parameters] + [loss]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers  # in place
         with step.applying():
-            descend(step, loss)  # parameter -= rate * gradient, and the gradients are reset
+            if step.unscale_and_clip(loss):
+                step.optimizer.step()  # parameter -= rate * gradient
         step.done(loss)
     return step.result()
 
@@ -100,6 +87,7 @@ def worker(task: Task) -> dict[str, Any]:
             step.backward(inputs, targets, forward=ddp, alone=ddp.no_sync)
         loss = replica.mean_loss()
         with step.applying():
-            descend(step, loss)
+            if step.unscale_and_clip(loss):
+                step.optimizer.step()
         step.done(loss)
     return step.result()

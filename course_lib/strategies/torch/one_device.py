@@ -8,17 +8,18 @@ does all the work of a step, and the model has to fit on it.
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.steps import TorchStep, descend
+from course_lib.strategies.torch.steps import TorchStep
 
 
 def worker(task: Task) -> dict[str, Any]:
     """Train on the whole of each batch."""
     step = TorchStep(task)
     while step.begin():
-        inputs, targets = step.read()
+        inputs, targets = step.read()  # (batch, features) and (batch,)
         with step.computing():
-            loss = step.backward(inputs, targets)  # forward, then backward
+            loss = step.backward(inputs, targets)  # (), and the gradient of each parameter
         with step.applying():
-            descend(step, loss)
+            if step.unscale_and_clip(loss):  # unless a gradient overflowed in float16
+                step.optimizer.step()  # parameter -= rate * gradient
         step.done(loss)
     return step.result()

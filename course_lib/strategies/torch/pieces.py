@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn.functional import scaled_dot_product_attention
 
-from course_lib.strategies.torch.memory import whole
+from course_lib.strategies.torch.tensors import whole
 from course_lib.workloads.workload import WAYS
 
 COLUMNS, ROWS, HEADS = WAYS

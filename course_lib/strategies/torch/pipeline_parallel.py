@@ -17,6 +17,8 @@ p = 2 and m = 4, f and b are forward and backward:
     1f1b    stage 0   f0 f1 .. b0 f2 b1 f3 b2 .. b3    one forward, one backward: stage k keeps
             stage 1   .. f0 b0 f1 b1 f2 b2 f3 b3 ..    p - k at most; the bubble is as long
 
+`naive` is 1F1B by hand. `worker` leaves the order and the messages to PyTorch's pipelining.
+
 Emulated: of a step's device time, a stage takes 1/p, a microbatch there 1/m of that, a third of it
 forward and two thirds backward, as the backward pass multiplies twice, for the gradient of the
 inputs and for that of the weights. Source: Huang et al., "GPipe: Efficient Training of Giant Neural
@@ -25,6 +27,7 @@ Pipeline-Parallel DNN Training", ICML 2021 (1F1B with one update for all microba
 PipeDream-Flush).
 """
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -36,11 +39,10 @@ from torch.func import functional_call
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.memory import bytes_of, kept_for_backward
+from course_lib.errors import trying
 from course_lib.strategies.torch.models import build, counts, outputs_of, pair, summed, trained, use
-from course_lib.strategies.torch.stages import parts_of
-from course_lib.strategies.torch.steps import TorchStep, descend, join
-from course_lib.strategies.torch.vectors import norm_over
+from course_lib.strategies.torch.steps import TorchStep, join, norm_of_parts
+from course_lib.strategies.torch.tensors import bytes_of, kept_for_backward
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 # what a stage knows of itself
@@ -48,21 +50,64 @@ KEPT = ("digest", "variables_on", "optimizer_state_on", "matmul_flops")
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch
 
 
-def worker(task: Task) -> dict[str, Any]:
-    """Train the stage of this worker.
+def naive(task: Task) -> dict[str, Any]:
+    """Train this worker's stage by 1F1B; send activations on, and their gradients back.
 
-    The last stage knows the loss, and tells the others its count; each returns the digest and the
-    bytes of its own parameters.
+    `start(naive, framework="torch", workers=2)` runs it, with a loss that is a mean.
     """
     join(task)
-    spec, workload, device = task.spec, workloads.load(task.spec), use(task.device)
-    model = build(workload, spec.seed)
-    parts = list(parts_of(model, workload.stages).values())
-    layers = cut(parts, spec.workers)[task.index].to(device)
-    step = TorchStep(task, layers, f"stage {task.index}", outputs=partial(through, task, layers))
-    step.workloads_model = model
-    layers.forward = step.mixed(layers.forward)  # in the run's precision, and so are activations
-    stage = Stage(step)
+    step, before = stage_of(task)
+    k, last, m = task.index, task.spec.workers - 1, task.spec.microbatches
+    ahead = min(last - k, m)  # forward passes before the first backward pass
+    share = 1 / (task.spec.workers * m)  # of the work of a step
+    with torch.no_grad():  # to know their shape: (batch / m, width)
+        activations = before(step.tensors(np.arange(task.spec.batch // m))[0])
+    while step.begin():
+        inputs, targets = (each.chunk(m) for each in step.read())  # m of (batch / m, features)
+        kept, sent, loss = dict[int, Any](), list[Any](), torch.tensor(0.0)
+        for n in range(m + ahead):
+            if n < m:  # one forward
+                x = receive(step, activations, k - 1).requires_grad_() if k > 0 else inputs[n]
+                with step.computing(FORWARD * share):
+                    y = step.model(x)  # (batch / m, width), of the last stage (batch / m, classes)
+                    if k < last:
+                        sent.append(dist.isend(y.detach(), k + 1))
+                    else:
+                        y = step.loss_of(y, targets[n]) / m  # ()
+                        loss += y.detach()
+                    kept[n] = x, y
+            if n >= ahead:  # one backward
+                x, y = kept.pop(n - ahead)
+                gradient = receive(step, y, k + 1) if k < last else None  # (batch / m, width)
+                with step.computing(BACKWARD * share):
+                    y.backward(gradient)  # adds to the gradients of the stage's parameters
+                if k > 0:
+                    sent.append(dist.isend(x.grad, k - 1))
+        for message in sent:
+            message.wait()
+        with step.applying():
+            if step.unscale_and_clip(loss, norm_of_parts):
+                step.optimizer.step()
+        step.done(loss if k == last else None)
+    return of_stage(step)
+
+
+def receive(step: TorchStep, like: torch.Tensor, source: int) -> torch.Tensor:
+    """What the stage before or behind this one sends: a tensor of this shape."""
+    tensor = torch.empty_like(like)
+    with step.waiting():
+        dist.recv(tensor, source)
+    return tensor
+
+
+def worker(task: Task) -> dict[str, Any]:
+    """Train the stage of this worker; PyTorch sends and receives.
+
+    The last stage knows the loss, and tells the others its count.
+    """
+    join(task)
+    step, _ = stage_of(task)
+    spec, stage = task.spec, Stage(step)
     losses: list[torch.Tensor] = []  # of the microbatches
 
     def compare(outputs: Any, targets: Any) -> Any:
@@ -81,25 +126,49 @@ def worker(task: Task) -> dict[str, Any]:
         schedule.step(*given, **ends, return_outputs=False)
         step.waited()  # for the neighbours to take the last gradients
         # before the first step PyTorch calls `compare` once more, to see the shapes
-        mine = losses[-spec.microbatches :] or [torch.ones(2, device=device)]
+        mine = losses[-spec.microbatches :] or [torch.ones(2, device=step.device)]
         loss = torch.stack(mine).mean(0)
         losses.clear()
-        if counts(workload):
+        if counts(step.workload):
             with step.reducing():
                 dist.broadcast(loss, src=spec.workers - 1)
         with step.applying():
-            descend(step, loss, norm_of_all)
+            if step.unscale_and_clip(loss, norm_of_parts):
+                step.optimizer.step()
         step.done(loss if stage.is_last else None)
+    return of_stage(step)
+
+
+def stage_of(task: Task) -> tuple[TorchStep, torch.nn.Module]:
+    """The step of this worker, whose model is its stage, and the layers before that."""
+    workload, spec, device = workloads.load(task.spec), task.spec, use(task.device)
+    model = build(workload, spec.seed)
+    stages = cut(list(parts_of(model, workload.stages).values()), spec.workers)
+    layers = stages[task.index].to(device)
+    step = TorchStep(task, layers, f"stage {task.index}", outputs=partial(through, task, layers))
+    step.workloads_model = model
+    layers.forward = step.mixed(layers.forward)  # in the run's precision, and so are activations
+    return step, torch.nn.Sequential(*stages[: task.index])
+
+
+def of_stage(step: TorchStep) -> dict[str, Any]:
+    """The result of a stage; all but the last know only the digest and the bytes of their own."""
     result = step.result()
-    kept = result if stage.is_last else KEPT
+    kept = result if step.task.index == step.spec.workers - 1 else KEPT
     return {key: value for key, value in result.items() if key in kept}
 
 
-def norm_of_all(gradients: list[torch.Tensor]) -> torch.Tensor:
-    """The norm over the gradients of all stages, from those of this one."""
-    squares = norm_over(gradients) ** 2
-    dist.all_reduce(squares)
-    return squares.sqrt()
+def parts_of(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, torch.nn.Module]:
+    """The parts between which a model can be cut, by name: the modules that a workload names as its
+    `stages`, or those of a `torch.nn.Sequential`. Raises `ValueError` if there are none.
+    """
+    if names:
+        with trying("its stages are not all modules of its model"):
+            return {name: model.get_submodule(name) for name in names}
+    if not isinstance(model, torch.nn.Sequential):
+        cure = 'Workload(..., stages=["embed", "blocks.0", ...]) names the modules to cut between'
+        raise ValueError(f"its model is no torch.nn.Sequential: {cure}")
+    return dict(model._modules)
 
 
 def cut(parts: list[Any], stages: int) -> list[Any]:

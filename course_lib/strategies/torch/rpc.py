@@ -19,7 +19,7 @@ from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.messages import Peer, ready
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import read_lines
-from course_lib.strategies.torch.vectors import of_runs, runs
+from course_lib.strategies.torch.tensors import of_runs, runs
 
 LOOK = 0.5  # seconds between two looks for workers that were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}

@@ -20,10 +20,11 @@ from course_lib.exchange.messages import Peer, ready
 from course_lib.record.clock import clock
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.steps import due
+from course_lib.strategies.torch.models import begin_state, state_of
 from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, meeting_of, receive, send
-from course_lib.strategies.torch.shard import final, join, last_heard, state_of
+from course_lib.strategies.torch.shard import everything, final, join, last_heard
 from course_lib.strategies.torch.steps import TorchStep
-from course_lib.strategies.torch.vectors import bytes_sent, flat, numbers, shaped
+from course_lib.strategies.torch.tensors import bytes_sent, flat, numbers, shaped
 
 PATIENCE = 60.0
 """Seconds that a worker waits for an answer."""
@@ -45,7 +46,7 @@ class Servers:
         self.saves = whole and step.first
         if whole:
             saving.restore(step)
-            step.optimizer.state = []  # the ps hold it
+            step.optimizer.state.clear()  # the ps hold it
         # all parameters of the model, whose own are views of them, and the piece on each ps
         self.values = flat(step.parameters)
         vector_to_parameters(self.values, step.parameters)
@@ -123,16 +124,19 @@ class Servers:
             step.loss, step.updates = first.loss, first.version
             self._gather()
             step.save()
-            step.optimizer.state = []
+            step.optimizer.state.clear()
         self.task.at_step_end()
 
     def _gather(self) -> None:
         """Hold what the ps hold, for a moment."""
-        step, shards = self.step, self.ask("checkpoint", state_of)
-        values, *state = zip(*shards, strict=True)
+        optimizer, parameters = self.step.optimizer, self.step.parameters
+        values, *state = zip(*self.ask("checkpoint", everything), strict=True)
         self.fill(values)
-        whole = (shaped(torch.cat(each), step.parameters) for each in state)
-        step.optimizer.state = list(map(list, zip(*whole, strict=True)))
+        begin_state(optimizer, self.step.updates)
+        for k, pieces in enumerate(state):
+            ours = state_of(optimizer)[k :: len(state)]  # of each parameter
+            for mine, whole in zip(ours, shaped(torch.cat(pieces), parameters), strict=True):
+                mine.copy_(whole)
 
     def result(self) -> dict[str, Any]:
         """What the strategy returns (see `outcome`), from the parameters that every shard has in

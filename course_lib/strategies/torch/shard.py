@@ -1,5 +1,5 @@
-"""What a parameter server (ps) does: it holds a shard of the parameters, answers the calls of
-workers, one at a time, and knows which workers are left.
+"""A parameter server (ps): it holds a shard of the parameters, answers the calls of workers, one at
+a time, and knows which workers are left.
 
 A function that must wait for other workers returns `Later`; meanwhile the ps serves the others.
 When a worker's process ends, so does its connection, and every ps knows at once that this worker is
@@ -21,8 +21,7 @@ from course_lib.record.clock import clock
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.torch import checkpoints
-from course_lib.strategies.torch.memory import bytes_of
-from course_lib.strategies.torch.optimizer import Optimizer, bytes_on
+from course_lib.strategies.torch.models import begin_state, optimizer_of, set_rate, state_of
 from course_lib.strategies.torch.rpc import (
     ON_PS,
     Gradient,
@@ -35,20 +34,24 @@ from course_lib.strategies.torch.rpc import (
     send,
 )
 from course_lib.strategies.torch.steps import TorchStep
-from course_lib.strategies.torch.vectors import bytes_sent, flat, vector
+from course_lib.strategies.torch.tensors import bytes_of, bytes_on, bytes_sent, flat, vector
+
+NONE = -1
+"""No piece of a batch."""
 
 
 class Shard:
-    """The piece of the parameters that a ps holds: its `values`, their `optimizer` with its state,
+    """The piece of the parameters that a ps holds: its `values`, the `optimizer` that updates them,
     and a `version` that counts their updates. `counted` gradients make up a global batch; `kept`
     are gradients that came in but are not applied yet.
 
     `living` are the workers that are not lost; `waiting` has the calls of those that wait for an
-    answer; `finished` are those with nothing left to do. `all_changed` is the last version for
-    which all values may have changed; of later ones it is known which did. Where pieces of batches
-    are handed out one by one, `taken` is the piece that each worker has, `next_piece` is the next
-    one, and `left` are those that lost workers had, with whose they were. If it `saves`, it leaves
-    a part of each checkpoint; else a worker saves all shards together (`Servers`).
+    answer; `finished` are those with nothing left to do; `steps_done` says how many steps each has
+    done. Where pieces of batches are handed out one by one, `pieces` has the one that each worker
+    has taken, or had when it was lost, and `next_piece` is the next one. `all_changed` is the last
+    version for which all values may have changed; of later ones it is known which did. If it
+    `saves`, it leaves a part of each checkpoint; else a worker saves all shards together
+    (`Servers`).
     """
 
     def __init__(self, task: Task, counted: int) -> None:
@@ -61,19 +64,20 @@ class Shard:
             return flat(whole).tensor_split(task.spec.ps)[task.index].clone()
 
         self.values = mine(step.parameters)
-        self.optimizer = Optimizer(task.spec, [self.values])
+        self.optimizer, self.rates = optimizer_of(task.spec, [self.values]), step.rates
         if step.updates:
-            self.optimizer.state = [list(map(mine, zip(*step.optimizer.state, strict=True)))]
+            begin_state(self.optimizer, step.updates)
+            state, theirs = state_of(self.optimizer), state_of(step.optimizer)
+            for k, each in enumerate(state):
+                each.copy_(mine(theirs[k :: len(state)]))  # of all parameters
         self.version, self.examples = step.updates, step.samples
         self.all_changed = -1
-        self.steps_done = [step.number + 1] * task.spec.workers
-        self.living = set(range(task.spec.workers))
-        self.finished: set[int] = set()
+        workers = task.spec.workers
+        self.steps_done = torch.full((workers,), step.number + 1)
+        self.pieces, self.next_piece = torch.full((workers,), NONE), 0
+        self.living, self.finished = set(range(workers)), set[int]()
         self.waiting: dict[int, tuple[Peer, str, Later]] = {}
         self.kept: list[Gradient] = []
-        self.taken: dict[int, int] = {}
-        self.left: list[tuple[int, int]] = []
-        self.next_piece = 0
         self.counted = counted
         self.losses: deque[tuple[float, float]] = deque(maxlen=counted)  # sum and count
         self.census = Census(task)
@@ -84,12 +88,16 @@ class Shard:
 
     @contextlib.contextmanager
     def updating(self, gradients: Sequence[Gradient]) -> Iterator[None]:
-        """The block applies these gradients to the values: one update, which makes one version."""
+        """The block calls `optimizer.step()`, with the mean of these gradients as that of the
+        values: one update, which makes one version.
+        """
         start, sparse = clock(), all(g.values.is_sparse for g in gradients)
         before = self.values.clone() if sparse else self.values
-        yield
         gradients = sorted(gradients, key=lambda gradient: gradient.worker)
         step, read = gradients[0].step, min(g.read for g in gradients)
+        set_rate(self.optimizer, self.rates[step])
+        yield
+        self.optimizer.zero_grad()
         self.version += 1
         if sparse:  # an optimizer with a state also changes values without a gradient
             self.changed[self.values != before] = self.version
@@ -113,13 +121,13 @@ class Shard:
 
     def held(self) -> dict[str, int]:
         """Bytes of memory that this ps holds, by kind."""
-        state = sum(self.optimizer.state_on().values())
+        state = bytes_of(state_of(self.optimizer))
         return {"parameters": self.values.nbytes, "optimizer_state": state}
 
     @property
     def slowest(self) -> int:
         """How many steps the slowest living worker has done."""
-        return min(self.steps_done[k] for k in self.living or range(len(self.steps_done)))
+        return min(int(self.steps_done[k]) for k in self.living or range(len(self.steps_done)))
 
     def reply(self, used: bool = True) -> Reply:
         """What to reply to a push now."""
@@ -152,28 +160,24 @@ class Shard:
         self._saved = steps
         start = clock()
         part = part_of(self.task.files, self.task.name, steps, self.task.attempt)
-        checkpoints.write(self._tensors(), part)
+        checkpoints.write(self._state(), part)
         numbers = {"samples": self.examples, "updates": self.version, "next": self.next_piece}
-        numbers |= {f"done by {k}": done for k, done in enumerate(self.steps_done)}
-        taken = [(piece, k) for k, piece in self.taken.items()]
-        numbers |= {f"piece {piece}": k for piece, k in self.left + taken}
         servers = [f"ps:{k}" for k in range(spec.ps)]
         seal(part, steps, numbers, saving.facts_of(spec), servers)
         self.task.record("checkpoint", steps - 1, start, clock())
 
     def _load(self, part: Path, manifest: Manifest) -> None:
-        """Go on from what `save` has left. Pieces that were taken then are to be taken again."""
-        found = manifest.numbers
-        self.examples, self.version = int(found["samples"]), int(found["updates"])
-        self.next_piece, self._saved = int(found["next"]), manifest.step
-        self.steps_done = [int(found[f"done by {k}"]) for k in range(self.task.spec.workers)]
-        self.left = [(int(n[6:]), int(k)) for n, k in found.items() if n.startswith("piece ")]
-        self.optimizer.begin()
-        checkpoints.read(self._tensors(), part)
+        """Go on from what `save` has left. Pieces that were taken then are to be computed again."""
+        numbers = manifest.numbers
+        self.examples, self.version = int(numbers["samples"]), int(numbers["updates"])
+        self.next_piece, self._saved = int(numbers["next"]), manifest.step
+        begin_state(self.optimizer, self.version)
+        checkpoints.read(self._state(), part)
 
-    def _tensors(self) -> dict[str, torch.Tensor]:
-        state = self.optimizer.state[0]
-        return {"values": self.values} | {f"optimizer.{k}": each for k, each in enumerate(state)}
+    def _state(self) -> dict[str, torch.Tensor]:
+        state = {f"optimizer.{k}": each for k, each in enumerate(state_of(self.optimizer))}
+        mine = {"values": self.values, "steps_done": self.steps_done, "pieces": self.pieces}
+        return mine | state
 
     def lose(self, worker: int) -> None:
         """A worker is lost. Gradients of it that are not applied yet are dropped, as it may come
@@ -181,8 +185,6 @@ class Shard:
         """
         self.living.discard(worker)
         self.waiting.pop(worker, None)
-        if worker in self.taken:
-            self.left.append((self.taken.pop(worker), worker))
         for gradient in [gradient for gradient in self.kept if gradient.worker == worker]:
             self.kept.remove(gradient)
             self.drop(gradient, "lost")
@@ -235,15 +237,15 @@ def join(shard: Shard, worker: int) -> int:
     begins where the slowest of the others is.
     """
     if worker not in shard.living:
-        shard.steps_done[worker] = max(shard.steps_done[worker], shard.slowest)
+        shard.steps_done[worker] = max(int(shard.steps_done[worker]), shard.slowest)
         shard.living.add(worker)
-    return shard.steps_done[worker]
+    return int(shard.steps_done[worker])
 
 
 @on_ps
-def state_of(shard: Shard) -> list[torch.Tensor]:
+def everything(shard: Shard) -> list[torch.Tensor]:
     """On a ps: its values, and each tensor of the optimizer's state for them."""
-    return [shard.values, *shard.optimizer.state[0]]
+    return [shard.values, *state_of(shard.optimizer)]
 
 
 @on_ps
@@ -262,7 +264,7 @@ def final(shard: Shard, worker: int) -> Later:
     def answer() -> tuple[torch.Tensor, float, dict[str, dict[str, int]], int]:
         held = {
             "variables_on": bytes_on([shard.values]),
-            "optimizer_state_on": shard.optimizer.state_on(),
+            "optimizer_state_on": bytes_on(state_of(shard.optimizer)),
         }
         return shard.values, shard.reply().loss, held, min(shard.living)
 

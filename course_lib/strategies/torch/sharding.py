@@ -18,8 +18,8 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from course_lib.strategies.torch.memory import bytes_of, storages
 from course_lib.strategies.torch.steps import TorchStep
+from course_lib.strategies.torch.tensors import bytes_of, storages
 
 
 def gradients(parameters: Iterable[Any]) -> list[Any]:
@@ -82,20 +82,19 @@ class Collective:
         return memory
 
     def __call__(self, output_tensor: Any, input_tensor: Any, **how: Any) -> Any:
-        """Exchange, or begin to."""
+        """Begin the exchange."""
         self.among.note()
-        step, scatters = self.among.step, self.collective is dist.reduce_scatter_tensor
-        if not step.spec.overlap or (scatters and output_tensor.dtype != torch.float32):
-            with step.exchanging():
-                return self.collective(output_tensor, input_tensor, **how)
-        over = step.exchange_begins()
+        step, over = self.among.step, self.among.step.exchange_begins()
         if output_tensor.is_cuda:  # FSDP calls it in a stream of its own
             self.collective(output_tensor, input_tensor, **how)
             over()
             return None
-        work = self.collective(output_tensor, input_tensor, **{**how, "async_op": True})
+        work = self.collective(output_tensor, input_tensor, **how | {"async_op": True})
         exchange = Exchange(step, self.among.thread.submit(finish, work, over))
-        if scatters:
+        scatters = self.collective is dist.reduce_scatter_single
+        if not step.spec.overlap or (scatters and output_tensor.dtype != torch.float32):
+            exchange.wait()
+        elif scatters:
             self.among.scatters.append(exchange)
         return exchange
 
@@ -109,7 +108,7 @@ def finish(work: Any, over: Callable[[], None]) -> None:
 class Exchange(dist.Work):
     """An exchange under way."""
 
-    def __init__(self, step: TorchStep, outcome: Future[Any]) -> None:
+    def __init__(self, step: TorchStep, outcome: Future[None]) -> None:
         super().__init__()
         self.step, self.outcome = step, outcome
 

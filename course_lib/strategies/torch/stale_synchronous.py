@@ -22,12 +22,11 @@ Server", NIPS 2013.
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.parameter_server import apply_at_once, compute, pull, push
 from course_lib.strategies.torch.rpc import Later, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep
+from course_lib.strategies.torch.steps import TorchStep, clip
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -44,7 +43,7 @@ def worker(task: Task) -> dict[str, Any]:
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
             loss, gradient = compute(step, inputs, targets)
-            (gradient,) = clip([gradient], task.spec.clip_norm)
+            clip([gradient], task.spec.clip_norm)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_at_once)
         slowest = min(reply.slowest for reply in replies)

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,14 +17,19 @@ from torch.distributed.tensor import DTensor
 
 from course_lib.cluster.task import Task
 from course_lib.record.clock import clock
+from course_lib.strategies.optimizers import rates
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import checkpoints, models
-from course_lib.strategies.torch.device_clock import DeviceClock
-from course_lib.strategies.torch.device_time import Layers
-from course_lib.strategies.torch.memory import bytes_of, kept_for_backward, local, whole
-from course_lib.strategies.torch.optimizer import Optimizer, bytes_on, clip
-from course_lib.strategies.torch.precision import mixed, wide, zeros_in
-from course_lib.strategies.torch.vectors import norm_over
+from course_lib.strategies.torch.device_time import DeviceClock, Layers
+from course_lib.strategies.torch.tensors import (
+    bytes_of,
+    bytes_on,
+    kept_for_backward,
+    local,
+    norm_over,
+    whole,
+    zeros_in,
+)
 from course_lib.workloads.trees import cut, first_leaf
 from course_lib.workloads.workload import Outputs
 
@@ -36,11 +42,10 @@ def join(task: Task) -> None:
     dist.init_process_group("nccl" if task.backend == "nccl" else "gloo", timeout=TIMEOUT)
 
 
-def gradients_of(step: "TorchStep", parameters: Sequence[nn.Parameter] | None = None) -> list[Any]:
-    """The gradients that backward passes have left in `parameters`, by default in the model's. They
-    are taken away, so that the next passes start from none.
+def gradients_of(step: "TorchStep", parameters: Sequence[nn.Parameter]) -> list[Any]:
+    """Take away the gradients that backward passes have left in `parameters`, so that the next
+    passes start from none.
     """
-    parameters = step.parameters if parameters is None else parameters
     gradients = [parameter.grad for parameter in parameters]
     if step.census.open:
         step.census.note(gradients=bytes_of(gradients))
@@ -56,31 +61,23 @@ def norm_of(gradients: list[Any]) -> Any:
     return norm_over([whole(norm_over(part)) for part in (shards, others) if part])
 
 
-def descend(
-    step: "TorchStep",
-    loss: Any,
-    norm_of_all: Callable[[list[Any]], Any] = norm_of,
-    gradients: list[Any] | None = None,
-) -> None:
-    """Update what this process holds of each parameter by its gradient, as the run's optimizer
-    does: parameter -= rate * gradient, if that is sgd. Then the gradients are gone.
+def norm_of_parts(gradients: list[Any]) -> Any:
+    """The norm over the gradients of all workers, each of which has those of another part."""
+    squares = norm_over(gradients) ** 2
+    dist.all_reduce(squares)
+    return squares.sqrt()
 
-    `loss`: that of the global batch. If it is a sum and a count, the gradients are divided by the
-    count. In float16 they are divided by the loss scale; if one is infinite or NaN, there is no
-    update. With `clip_norm` they are then scaled down. `norm_of_all` returns the norm over the
-    whole model, given this process's gradients. `gradients`: those to use in place of those of the
-    step's model.
+
+def clip(gradients: Sequence[Any], most: float | None, norm: torch.Tensor | None = None) -> None:
+    """Scale gradients down if their norm is above `most`.
+
+    `norm`: the norm over all gradients of the model, if these are not all.
     """
-    gradients = gradients_of(step) if gradients is None else gradients
-    most, mine = step.spec.clip_norm, [local(gradient) for gradient in gradients]
-    norm: Any = norm_of_all(gradients) if most or step.scale.on else None
-    divisor = models.count_of(loss) * step.scale.value
-    if step.scale.on and not step.finite(float(norm), zeros_in(mine)):
-        return
-    if divisor != 1:
-        mine = [gradient / divisor for gradient in mine]
-        norm = None if norm is None else norm / divisor
-    step.optimizer.apply(clip(mine, most, norm), step.updates, updates=step.updates)
+    if most is not None:
+        norm = norm_over(gradients) if norm is None else norm
+        factor = most / norm.clamp(min=most)
+        for gradient in gradients:
+            gradient.mul_(factor)
 
 
 class TorchStep(TrainingStep):
@@ -110,14 +107,42 @@ class TorchStep(TrainingStep):
         self._device_clock = DeviceClock() if self.device.type == "cuda" else None
         self._notes: list[list[Callable[[], None]]] = [[], []]  # of the last step, and of this one
         self._compare = models.loss_of(self.workload)
-        self.mixed = mixed(task.spec.precision, self.device.type)
+        self.mixed = models.mixed(task.spec.precision, self.device.type)
+        self.rates = rates(task.spec)  # of each update
 
     def begin(self, number: int | None = None) -> bool:
+        """Go on to step `number`, with its learning rate, and without the last one's gradients."""
         self._write()
         if super().begin(number):
+            self.optimizer.zero_grad()
+            models.set_rate(self.optimizer, self.rates[self.updates])
             return True
         self._write()
         return False
+
+    def unscale_and_clip(
+        self, loss: Any, norm_of_all: Callable[[list[Any]], Any] = norm_of
+    ) -> bool:
+        """Make the gradients ready for `optimizer.step()`; False if there is to be no update, as
+        one of them is infinite or NaN in float16.
+
+        `loss`: that of the global batch. If it is a sum and a count, the gradients are divided by
+        the count; in float16 by the loss scale as well. With `clip_norm` they are then scaled down.
+        `norm_of_all` returns the norm over the whole model, given this process's gradients.
+        """
+        gradients, most = gradients_of(self, self.parameters), self.spec.clip_norm
+        mine = [local(gradient) for gradient in gradients]
+        for tensor, gradient in zip(models.parameters_of(self.optimizer), mine, strict=True):
+            tensor.grad = gradient
+        norm: Any = norm_of_all(gradients) if most or self.scale.on else None
+        if self.scale.on and not self.finite(float(norm), zeros_in(mine)):
+            return False
+        divisor = models.count_of(loss) * self.scale.value
+        if divisor != 1:
+            for gradient in mine:
+                gradient.div_(divisor)
+        clip(mine, most, None if norm is None else norm / divisor)
+        return True
 
     def draw_as(self, share: int) -> None:
         super().draw_as(share)
@@ -132,7 +157,7 @@ class TorchStep(TrainingStep):
         """
         if self.spec.precision == "float32":
             return self._compare(outputs, targets)
-        loss = self._compare(wide(outputs), targets)
+        loss = self._compare(models.wide(outputs), targets)
         if self.scale.on and loss.requires_grad:
             loss.register_hook(lambda gradient: gradient * self.scale.value)
         return loss
@@ -244,17 +269,26 @@ class TorchStep(TrainingStep):
         return models.trained(self.model)
 
     @functools.cached_property
-    def optimizer(self) -> Optimizer:
-        """The optimizer of what this process holds of the model's parameters."""
-        return Optimizer(self.spec, [local(each).detach() for each in self.parameters])
+    def optimizer(self) -> torch.optim.Optimizer:
+        """The optimizer of what this process holds of the model's parameters: of a DTensor it
+        updates the shard, as the first update of a DTensor takes up to half a second.
+        """
+        shards = (local(p).detach() if isinstance(p, DTensor) else p for p in self.parameters)
+        return models.optimizer_of(self.spec, shards)
 
-    save_state, load_state = checkpoints.save, checkpoints.load
+    def save_state(self, part: Path) -> None:
+        checkpoints.save(self, part)
+
+    def load_state(self, part: Path) -> None:
+        if self.updates:
+            models.begin_state(self.optimizer, self.updates)
+        checkpoints.load(self, part)
 
     def variables_on(self) -> dict[str, int]:
-        return bytes_on(map(local, self.model.parameters()))
+        return bytes_on(self.model.parameters())
 
     def state_on(self) -> dict[str, int]:
-        return self.optimizer.state_on()
+        return bytes_on(models.state_of(self.optimizer))
 
     def held(self) -> dict[str, int]:
         held = super().held()

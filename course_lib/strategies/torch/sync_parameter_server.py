@@ -16,12 +16,11 @@ from typing import Any
 import torch
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.optimizer import clip
 from course_lib.strategies.torch.parameter_server import compute, pull, push
 from course_lib.strategies.torch.rpc import Gradient, Later, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep
+from course_lib.strategies.torch.steps import TorchStep, clip
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -59,8 +58,9 @@ def apply_mean(shard: Shard) -> None:
     """On a ps: update the values by the mean of the gradients that it has kept."""
     gradients, shard.kept = shard.kept, []
     with shard.updating(gradients):
-        means = clip([mean(gradients)], shard.task.spec.clip_norm)
-        shard.optimizer.apply(means, gradients[0].step, updates=shard.version)
+        shard.values.grad = mean(gradients)
+        clip([shard.values.grad], shard.task.spec.clip_norm)
+        shard.optimizer.step()
 
 
 def mean(gradients: Sequence[Gradient]) -> torch.Tensor:

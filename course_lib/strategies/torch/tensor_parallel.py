@@ -20,6 +20,9 @@ bias, embeddings, normalisation) is whole on every worker, and all compute the s
 with the same random numbers. Emulated device time is divided too: a worker with half of the weights
 of all dense layers takes half of it.
 
+`naive` cuts one pair by hand. `worker` leaves the cutting to PyTorch, for any number of pairs and
+for attention: a plan names the layers (`pieces.py`).
+
 Source: Shoeybi et al., "Megatron-LM: Training Multi-Billion Parameter Language Models Using Model
 Parallelism", 2019.
 """
@@ -30,14 +33,69 @@ from functools import partial
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import DTensor, Partial, Replicate, Shard
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.memory import local
+from course_lib.strategies.torch.models import model_of
 from course_lib.strategies.torch.pieces import COLUMNS, HEADS, ROWS, Heads, plan_of
-from course_lib.strategies.torch.steps import TorchStep, descend, join
+from course_lib.strategies.torch.steps import TorchStep, join
+from course_lib.strategies.torch.tensors import local
+
+
+class Pair(torch.nn.Module):
+    """This worker's pieces of a pair of layers. PyTorch keeps kernels transposed."""
+
+    def __init__(self, first: torch.nn.Linear, second: torch.nn.Linear, k: int, of: int) -> None:
+        super().__init__()
+
+        def piece(whole: torch.Tensor, dim: int = 0) -> torch.nn.Parameter:
+            return torch.nn.Parameter(whole.detach().tensor_split(of, dim)[k].clone())
+
+        self.columns = piece(first.weight)  # (units / workers, features), a transposed A_k
+        self.shift = piece(first.bias)  # (units / workers,)
+        self.rows = piece(second.weight, dim=1)  # (classes, units / workers), a transposed B_k
+        self.bias = second.bias  # (classes,), whole on every worker
+
+    def forward(self, inputs: torch.Tensor) -> torch.Tensor:
+        hidden = torch.relu(inputs @ self.columns.T + self.shift)  # (batch, units / workers)
+        return AddUp.apply(hidden @ self.rows.T) + self.bias  # (batch, classes)
+
+
+class AddUp(torch.autograd.Function):
+    """The sum over all workers. Each of its summands has the gradient of the sum."""
+
+    @staticmethod
+    def forward(context: Any, summand: torch.Tensor) -> torch.Tensor:
+        total = summand.clone()  # (batch, classes)
+        dist.all_reduce(total)
+        return total
+
+    @staticmethod
+    def backward(context: Any, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient  # (batch, classes), the same on all workers
+
+
+def naive(task: Task) -> dict[str, Any]:
+    """Train this worker's pieces of the two layers of `digits`, on the whole of each batch.
+
+    `start(naive, framework="torch", workers=2)` runs it.
+    """
+    join(task)
+    first, _, second = model_of(task)  # 64 pixels, 64 hidden units, 10 classes
+    pair = Pair(first, second, task.index, task.spec.workers)
+    step = TorchStep(task, pair, holds=f"shard {task.index}")
+    while step.begin():
+        inputs, targets = step.read()  # (batch, features) and (batch,), the same on all workers
+        with step.computing(1 / task.spec.workers):
+            loss = step.backward(inputs, targets)
+        with step.applying():
+            if step.unscale_and_clip(loss):
+                step.optimizer.step()  # no gradient has travelled
+        step.done(loss)
+    return step.result()
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -51,7 +109,8 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing(part):
             loss = step.backward(inputs, targets)  # the same on all workers
         with step.applying():
-            descend(step, loss)
+            if step.unscale_and_clip(loss):
+                step.optimizer.step()
         step.done(loss)
     return step.result()
 

@@ -44,7 +44,8 @@ from torch.nn.parallel import DistributedDataParallel
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
 from course_lib.record.clock import clock
-from course_lib.strategies.torch.memory import bytes_of
+from course_lib.strategies.torch.models import parameters_of
+from course_lib.strategies.torch.tensors import bytes_of
 from course_lib.strategies.watching import WatchedLoop
 
 
@@ -62,7 +63,7 @@ class Watching(WatchedLoop):
                 raise SpecError("optimizer", optimizer, "the torch.optim.Optimizer of the loop")
         for name, optimizer in self._optimizers.items():
             mine = set(self._models[name].parameters())
-            if mine and not mine.intersection(parameters(optimizer)):
+            if mine and not mine.intersection(parameters_of(optimizer)):
                 text = f"that of its model: this one of {name or 'the loop'} has no parameter of it"
                 raise SpecError("optimizer", type(optimizer).__name__, text)
         model = self._models[next(iter(self._optimizers))]
@@ -168,7 +169,9 @@ class Watching(WatchedLoop):
         it takes about 0.3 us a tensor.
         """
         return {
-            name: [p.grad is not None and (id(p.grad), p.grad._version) for p in parameters(each)]
+            name: [
+                p.grad is not None and (id(p.grad), p.grad._version) for p in parameters_of(each)
+            ]
             for name, each in self._optimizers.items()
             if not self._alone
         }
@@ -198,9 +201,9 @@ class Watching(WatchedLoop):
         self._passes[name], self._gradients[name] = [], 1
 
 
-def parameters(optimizer: Any) -> list[Any]:
-    """Those that an optimizer updates."""
-    return [each for group in optimizer.param_groups for each in group["params"]]
+def gradients_of(optimizer: Any) -> list[Any]:
+    """Those of the parameters that an optimizer updates; None for one that has none."""
+    return [parameter.grad for parameter in parameters_of(optimizer)]
 
 
 def examples_in(inputs: Any) -> int:

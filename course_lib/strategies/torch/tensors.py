@@ -1,5 +1,8 @@
-"""Parameters and gradients as one long vector, and sparse gradients: that of an embedding with
-`sparse=True` has the rows that were looked up, and no others. All else in it is zero.
+"""Tensors: which part of them lies here, the memory that they take up, and sparse ones.
+
+The numbers of a tensor lie in its storage, which it may share with other tensors, such as its
+views. The gradient of an embedding with `sparse=True` has the rows that were looked up, and no
+others. All else in it is zero.
 
 Parameter servers cut all parameters, laid end to end, into pieces of equal length. There a sparse
 gradient is a sparse vector: the places of numbers, and the numbers. Those of a row follow each
@@ -8,11 +11,83 @@ run and 4 a number. The vector of a model that has dense layers too is sparse as
 layer is a run.
 """
 
+import contextlib
 import itertools
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
+from torch import nn
+from torch.autograd.graph import saved_tensors_hooks
+from torch.distributed.tensor import DTensor
 from torch.nn.utils import get_total_norm
+
+
+def local(tensor: Any) -> Any:
+    """What this process holds of a tensor: a shard of a DTensor, all of any other."""
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
+
+
+def whole(tensor: Any) -> Any:
+    """A tensor put together from all tasks, if it is a DTensor, of which each holds a shard."""
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).detach()
+
+
+def parts_of(tensor: Any) -> list[Any]:
+    """The tensors that hold the numbers of one: of a sparse tensor its indices and its values."""
+    here = local(tensor.detach())
+    return [here._indices(), here._values()] if here.is_sparse else [here]
+
+
+def storages(tensors: Iterable[Any]) -> dict[int, int]:
+    """Address -> bytes of the storages of tensors."""
+    found = [part.untyped_storage() for tensor in tensors for part in parts_of(tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in found}
+
+
+def bytes_of(tensors: Iterable[Any]) -> int:
+    """Bytes of the storages of tensors; one that several share counts once."""
+    return sum(storages(tensors).values())
+
+
+def bytes_on(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
+    """Bytes of what this process holds of tensors, by device."""
+    counts = Counter[str]()
+    for tensor in map(local, tensors):
+        counts[str(tensor.device)] += tensor.nbytes
+    return dict(counts)
+
+
+@contextlib.contextmanager
+def kept_for_backward(model: nn.Module, tell: Callable[[int], None]) -> Iterator[None]:
+    """`tell` how many bytes autograd has saved in the block for the backward pass, apart from the
+    model's parameters and buffers.
+
+    Of a storage only the saved parts count, each once, such as a microbatch of a batch. A storage
+    that is freed by the end of the block counts nothing, such as a layer gathered for a moment.
+    """
+    found: dict[int, tuple[Any, dict[int, int]]] = {}  # storages, and what is saved of each
+
+    def pack(tensor: Any) -> Any:
+        kept = tensor.detach()  # an output that is saved as it is would keep itself alive
+        for part in parts_of(kept):
+            storage = part.untyped_storage()
+            _, parts = found.setdefault(id(storage), (storage, {}))
+            parts[part.data_ptr()] = part.nbytes
+        return kept
+
+    with saved_tensors_hooks(pack, lambda tensor: tensor):
+        yield
+    own = storages([*model.parameters(), *model.buffers()])
+    tell(
+        sum(
+            min(sum(parts.values()), storage.nbytes())
+            for storage, parts in found.values()
+            if storage.data_ptr() not in own
+        )
+    )
+    found.clear()
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -35,6 +110,12 @@ def numbers(tensor: torch.Tensor) -> torch.Tensor:
 def norm_over(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
     """The norm over all numbers of all tensors."""
     return get_total_norm([numbers(tensor) for tensor in tensors])
+
+
+def zeros_in(gradients: Iterable[torch.Tensor]) -> float:
+    """The share of the entries of these gradients that are exactly zero."""
+    counts = [(each.numel(), int(each.count_nonzero())) for each in map(numbers, gradients)]
+    return 1 - sum(nonzero for _, nonzero in counts) / sum(every for every, _ in counts)
 
 
 def vector(places: torch.Tensor, values: torch.Tensor, length: int) -> torch.Tensor:
