@@ -27,6 +27,7 @@ from course_lib.strategies.torch.tensors import (
     kept_for_backward,
     local,
     norm_over,
+    scale,
     whole,
     zeros_in,
 )
@@ -75,9 +76,7 @@ def clip(gradients: Sequence[Any], most: float | None, norm: torch.Tensor | None
     """
     if most is not None:
         norm = norm_over(gradients) if norm is None else norm
-        factor = most / norm.clamp(min=most)
-        for gradient in gradients:
-            gradient.mul_(factor)
+        scale(gradients, most / norm.clamp(min=most))
 
 
 class TorchStep(TrainingStep):
@@ -139,8 +138,7 @@ class TorchStep(TrainingStep):
             return False
         divisor = models.count_of(loss) * self.scale.value
         if divisor != 1:
-            for gradient in mine:
-                gradient.div_(divisor)
+            scale(mine, 1 / divisor)
         clip(mine, most, None if norm is None else norm / divisor)
         return True
 

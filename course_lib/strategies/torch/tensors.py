@@ -118,6 +118,12 @@ def zeros_in(gradients: Iterable[torch.Tensor]) -> float:
     return 1 - sum(nonzero for _, nonzero in counts) / sum(every for every, _ in counts)
 
 
+def scale(tensors: Iterable[torch.Tensor], factor: Any) -> None:
+    """Multiply tensors by a factor, in place."""
+    for tensor in tensors:
+        (tensor._values() if tensor.is_sparse else tensor).mul_(factor)
+
+
 def vector(places: torch.Tensor, values: torch.Tensor, length: int) -> torch.Tensor:
     """A sparse vector with these `values` at these `places`, in ascending order; 0 elsewhere."""
     how = {"is_coalesced": True, "check_invariants": True}
