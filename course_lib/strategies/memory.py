@@ -1,5 +1,5 @@
-"""How the memory of a task is counted in its first step, and what a formula says it should be. What
-is counted: see `record/memory.py`.
+"""Count the memory of a task in its first step, and foretell it by a formula. The kinds of memory
+stand in `record/memory.py`.
 
 In the formulas S is the bytes of the model's trained parameters in float32. Gradients take S bytes
 too, the optimizer's state k S bytes, with k from 0 to 2 (`STATE`). One example needs A bytes of

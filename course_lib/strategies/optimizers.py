@@ -35,7 +35,7 @@ MOMENTUM = 0.9
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
 STATE = {"sgd": 0, "momentum": 1, "adamw": 2}
-"""How many numbers each optimizer keeps for a parameter."""
+"""The count of numbers that each optimizer keeps for a parameter."""
 
 
 def usual_rate(spec: RunSpec) -> float:
@@ -79,7 +79,7 @@ class Optimizer:
 
     @property
     def constant(self) -> bool:
-        """Whether the learning rate is the same in all steps."""
+        """True if the learning rate is the same in all steps."""
         return self.spec.schedule == "constant" and not self.spec.warmup_steps
 
     def corrections(self, updates: Any, expm1: Callable[..., Any] = math.expm1) -> list[Any]:
@@ -92,7 +92,7 @@ class Optimizer:
     def changes(
         self, value: Any, gradient: Any, state: Sequence[Any], rate: Any, corrections: Sequence[Any]
     ) -> list[Any]:
-        """What is to be added to a parameter of this `value`, and to each tensor of its state."""
+        """Return what is to be added to a parameter of this `value`, and to each of its state."""
         if self.spec.optimizer == "sgd":
             return [-rate * gradient]
         if self.spec.optimizer == "momentum":

@@ -19,7 +19,7 @@ Span = tuple[Moment, Moment]
 
 
 class Phases:
-    """What a task does in step `number`, one phase after the other.
+    """The phases of a task in step `number`, one after the other.
 
     `now`, `time` and `later` are for devices that do later what they are told now; `emulating` says
     when the emulated device time passes.
@@ -39,7 +39,7 @@ class Phases:
         self._end: Moment = clock()  # of the last phase
 
     def now(self) -> Moment:
-        """When the device will have done all that it was given so far."""
+        """Return the moment when the device will have done all that it was given so far."""
         return clock()
 
     def time(self, moment: Moment) -> float:

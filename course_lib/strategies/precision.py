@@ -61,7 +61,7 @@ class LossScale:
 
     @property
     def state(self) -> dict[str, float]:
-        """What a checkpoint keeps of it."""
+        """The part of it that a checkpoint keeps."""
         return {"loss_scale": self.value, "good": self._good} if self.dynamic else {}
 
     @state.setter

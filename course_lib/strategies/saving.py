@@ -46,8 +46,8 @@ def save(step: TrainingStep) -> None:
 
 
 def due(spec: RunSpec, steps: int) -> bool:
-    """Whether a checkpoint is left once so many steps are done: after every `checkpoint_every`, and
-    after the last.
+    """Return whether a checkpoint is left once so many steps are done: after every
+    `checkpoint_every`, and after the last.
     """
     every = spec.checkpoint_every
     return every > 0 and (steps % every == 0 or steps == spec.steps)
@@ -78,7 +78,7 @@ def latest(files: RunDir, spec: RunSpec) -> Checkpoint | None:
 
 
 def facts_of(spec: RunSpec) -> dict[str, Any]:
-    """What a run and those that go on from its checkpoints have in common."""
+    """Return the facts that a run shares with those that go on from its checkpoints."""
     workload = workloads.load(spec)
     sketch = workload.sketch_in(spec.framework, spec.precision)
     names = (*SAME, *LAYOUT, *workloads.fields(spec.workload))

@@ -85,7 +85,7 @@ class TrainingStep(Phases, ABC):
 
     @abstractmethod
     def outputs(self, inputs: Any) -> Any:
-        """What the model makes of inputs when it is not being trained."""
+        """Compute the outputs of the model when it is not being trained."""
 
     @abstractmethod
     def weights(self) -> list[np.ndarray]:
@@ -189,9 +189,9 @@ class TrainingStep(Phases, ABC):
         self.updated()
 
     def finite(self, norm: float, zeros: float) -> bool:
-        """Whether a gradient with this norm over the whole model is free of infinities and NaNs; if
-        not, the update is skipped. To be called in float16 only: it records the gradient, with its
-        share of `zeros`, and adjusts the loss scale.
+        """Check that a gradient with this norm over the whole model is finite; if not, the update
+        is skipped. To be called in float16 only: it records the gradient, with its share of
+        `zeros`, and adjusts the loss scale.
         """
         found = self.scale.seen(norm, zeros)
         for name, value in found.items():
@@ -244,7 +244,7 @@ class TrainingStep(Phases, ABC):
     # --- what it leaves ---
 
     def result(self) -> dict[str, Any]:
-        """What the strategy returns: see `outcome`, and the `sample` of a workload that has one.
+        """Return the strategy's result: see `outcome`, and the `sample` of a workload that has one.
         The first task saves the trained weights; in a pipeline each stage saves its own. The first
         task also adds `matmul_flops`, measured last, when the other tasks are done.
 
@@ -265,7 +265,7 @@ class TrainingStep(Phases, ABC):
 
 
 def due(spec: RunSpec, steps: int) -> bool:
-    """Whether `evaluate_every` asks for the metric once so many steps are done."""
+    """Return whether `evaluate_every` asks for the metric once so many steps are done."""
     return spec.evaluate_every > 0 and steps % spec.evaluate_every == 0
 
 
@@ -280,7 +280,7 @@ def fastest(multiply: Callable[[], Any], size: int) -> float:
 def outcome(
     task: Task, outputs: Outputs, weights: Sequence[np.ndarray], loss: float
 ) -> dict[str, Any]:
-    """What a strategy returns, but for variables_on and optimizer_state_on (bytes by device).
+    """Make the result of a strategy, but for variables_on and optimizer_state_on (bytes by device).
 
     final_loss (mean over the last global batch), test_accuracy (or test_ and another metric),
     digest (of the weights that this task ended with), parameters (of the whole model),

@@ -70,7 +70,7 @@ class WatchedLoop:
         self.task.enter(doing)
 
     def leave_out(self) -> None:
-        """What was done since the last phase, such as an evaluation, belongs to no step."""
+        """Count what was done since the last phase, such as an evaluation, for no step."""
         self._doing = ""
 
     def exchanged(self, begun: float, ended: float) -> None:

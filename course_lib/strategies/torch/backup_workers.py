@@ -33,7 +33,7 @@ from course_lib.strategies.torch.sync_parameter_server import apply_mean, keep
 
 
 def counted(spec: RunSpec) -> int:
-    """How many gradients make an update."""
+    """Count the gradients that make an update."""
     return spec.workers - spec.backups
 
 

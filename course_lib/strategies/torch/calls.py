@@ -74,7 +74,7 @@ _COLLECTIVES = list(_collectives())  # in the zygote, once for all tasks
 
 
 class _Inside(threading.local):
-    """Whether a thread is in a watched function: some of them call others."""
+    """Marks a thread that is in a watched function, as some of them call others."""
 
     call = False
 
@@ -106,18 +106,18 @@ class Calls:
             self.task.beat(*beat)
             self._inside.call = True
             try:
-                found = function(*args, **kwargs)
+                result = function(*args, **kwargs)
             finally:
                 self._inside.call = False
-            if found is not None and isinstance(found, dist.Work):
-                self._begun[found] = Beat(*beat)
+            if isinstance(result, dist.Work):
+                self._begun[result] = Beat(*beat)
             self.task.enter(self.task.doing)  # but after an error the beat says what it was in
-            return found
+            return result
 
         return call
 
     def watch_waits(self, work: Any) -> None:
-        """Who waits for a call that was begun with `async_op=True` is in that call again."""
+        """Count a wait for a call that was begun with `async_op=True` as the call itself."""
         wait = work.wait
 
         @functools.wraps(wait)
@@ -127,9 +127,9 @@ class Calls:
             if beat is None:
                 return wait(begun, *args, **kwargs)
             self.task.beat(*beat._replace(since=clock()))
-            found = wait(begun, *args, **kwargs)
+            result = wait(begun, *args, **kwargs)
             self.task.enter(self.task.doing)
-            return found
+            return result
 
         work.wait = watched
 
@@ -153,7 +153,7 @@ class Calls:
             groups.add(model.process_group)
             if not getattr(model, "_has_rebuilt_buckets", True):
                 reducers[model.reducer] = model.process_group
-            found = forward(model, *args, **kwargs)
+            outputs = forward(model, *args, **kwargs)
 
             def ends() -> None:
                 self.task.beat(*self._beat(BACKWARD, "", "", {}, model.process_group))
@@ -161,9 +161,9 @@ class Calls:
 
             if torch.is_grad_enabled() and model.require_backward_grad_sync:
                 begins = functools.cache(lambda: queue(ends))  # once, however many outputs
-                for tensor in (t for t in _find_tensors(found) if t.grad_fn):
+                for tensor in (t for t in _find_tensors(outputs) if t.grad_fn):
                     tensor.register_hook(lambda _: begins())
-            return found
+            return outputs
 
         shadows = self.watched(lambda group, model: shadow(model), BACKWARD, ["group"])
         rebuilds = self.watched(lambda group, reducer: rebuild(reducer), BUCKETS, ["group"])

@@ -78,8 +78,8 @@ def worker(task: Task) -> dict[str, Any]:
 
 
 def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
-    """What all tasks share: the model, whose parameters are one vector, a slot for each task, and
-    the loss scale.
+    """Share between all tasks: the model, whose parameters are one vector, a slot for each task,
+    and the loss scale.
 
     A slot is a row: sum and count of a replica's loss, then all its gradients.
     """

@@ -1,4 +1,4 @@
-"""How a PyTorch run saves what it goes on from: with `torch.distributed.checkpoint` (DCP).
+"""Save and load the state of a PyTorch run with `torch.distributed.checkpoint` (DCP).
 
 All tasks give DCP what they hold, by name. What several hold, the first of them writes; a shard of
 a DTensor is known as that piece of the whole. So it can be read by other shards as well, and by
@@ -29,16 +29,16 @@ def state_of(step: "TorchStep", replica: str) -> dict[str, Any]:
     mine = set(map(id, [*step.model.parameters(), *step.model.buffers()]))
     whole = step.workloads_model
     names = {id(each): name for name, each in whole.named_parameters() if id(each) in mine}
-    found = {f"model.{names[id(each)]}": each.detach() for each in step.model.parameters()}
+    state = {f"model.{names[id(each)]}": each.detach() for each in step.model.parameters()}
     for name, buffer in whole.named_buffers():
         if id(buffer) in mine:
-            found[f"{replica}.{name}"] = buffer
+            state[f"{replica}.{name}"] = buffer
     updated = parameters_of(step.optimizer)
     for parameter, tensor in zip(step.parameters, updated, strict=True):
-        for key, state in step.optimizer.state[tensor].items():  # none before the first update
+        for key, its in step.optimizer.state[tensor].items():  # none before the first update
             if key != "step":
-                found[f"optimizer.{names[id(parameter)]}.{key}"] = as_held(parameter, state)
-    return found
+                state[f"optimizer.{names[id(parameter)]}.{key}"] = as_held(parameter, its)
+    return state
 
 
 def as_held(parameter: Any, state: Any) -> Any:

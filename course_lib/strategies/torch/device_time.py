@@ -162,7 +162,7 @@ class DeviceClock:
         return event
 
     def time(self, moment: Any) -> float:
-        """When the device reached a moment, on the clock of the trace; waits until it has."""
+        """Return when the device reached a moment, on the clock of the trace; wait until it has."""
         moment.synchronize()
         seconds = self._event.elapsed_time(moment) / 1000
         if seconds > OFTEN:

@@ -1,4 +1,4 @@
-"""How DistributedDataParallel (DDP) averages gradients and, along with them, the loss: by the
+"""Average gradients and, along with them, the loss in DistributedDataParallel (DDP): by the
 all-reduce of gloo or NCCL, or by one of ours.
 
 DDP calls a communication hook whenever the backward pass has filled a bucket of gradients. The hook
@@ -126,12 +126,12 @@ def _native() -> Reduce:
     def reduce(sums: torch.Tensor, over: Call, last: bool) -> Call:
         here = sums.to_dense() if sums.is_cuda else sums  # NCCL adds up no sparse tensors
         work = group.allreduce([here], asynchronous)
-        told = None if last else work.get_future().then(lambda _: over())
+        noted = None if last else work.get_future().then(lambda _: over())
 
         def wait() -> None:
             work.wait()
             put_back(here, sums)
-            told.wait() if told else over()
+            noted.wait() if noted else over()
 
         return wait
 

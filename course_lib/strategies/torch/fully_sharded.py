@@ -139,9 +139,8 @@ def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
     those of a list of blocks each by itself. None if some share a weight: it is then gathered as
     a whole.
     """
-    found: list[torch.nn.Module] = []
+    parts: list[torch.nn.Module] = []
     for child in model.children():
         blocks = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
-        found += child.children() if blocks else [child]
-    found = [part for part in found if any(True for _ in part.parameters())]
-    return [] if tied(model) else found
+        parts += child.children() if blocks else [child]
+    return [] if tied(model) else [part for part in parts if list(part.parameters())]

@@ -141,7 +141,7 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
 
 
 def tied(model: nn.Module) -> bool:
-    """Whether two modules share a parameter."""
+    """Return whether two modules share a parameter."""
     every = model.named_parameters(remove_duplicate=False)
     return len(list(every)) > len(list(model.parameters()))
 
@@ -194,7 +194,7 @@ def compare_of(workload: Workload) -> Callable[..., Any]:
 
 
 def counts(workload: Workload) -> bool:
-    """Whether the workload's loss may be a sum and a count."""
+    """Return whether the workload's loss may be a sum and a count."""
     return workload.loss not in ("cross_entropy", "mean_squared_error")
 
 
@@ -204,12 +204,12 @@ def pair(loss: Any) -> Any:
 
 
 def summed(loss: Any) -> Any:
-    """Where the backward pass begins: of a (sum, count) the sum."""
+    """Return the number that the backward pass begins from: of a (sum, count) the sum."""
     return loss[0] if loss.dim() else loss
 
 
 def count_of(loss: Any) -> float:
-    """What a loss, and the gradients of its sum, are to be divided by: 1 for a mean."""
+    """Return the divisor of a loss, and of the gradients of its sum: 1 for a mean."""
     return (float(loss[1]) or 1.0) if loss.dim() else 1.0
 
 
@@ -273,7 +273,7 @@ def begin_state(optimizer: torch.optim.Optimizer, updates: int) -> None:
 
 
 def outputs_of(model: nn.Module, inputs: Tree) -> Tree:
-    """What a model makes of inputs when it is not being trained."""
+    """Compute a model's outputs when it is not being trained."""
     device = next(model.parameters()).device
     model.eval()
     with torch.no_grad():

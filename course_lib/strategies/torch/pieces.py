@@ -100,16 +100,16 @@ def _resolved(model: nn.Module, given: Mapping[str, str]) -> dict[str, str]:
 
 
 def _matches(name: str, pattern: str) -> bool:
-    """Whether a name matches a pattern, part by part between the dots."""
+    """Match a name with a pattern, part by part between the dots."""
     ours, theirs = name.split("."), pattern.split(".")
     return len(ours) == len(theirs) and all(map(fnmatchcase, ours, theirs))
 
 
 def units_of(model: nn.Module, plan: Mapping[str, str]) -> tuple[tuple[int, str], ...]:
-    """What each layer has to share out among workers: `((64, "hidden unit"), (2, "head"))`."""
+    """Count what each layer can share out among workers: `((64, "hidden unit"), (2, "head"))`."""
     counted = {COLUMNS: ("out_features", "hidden unit"), HEADS: ("num_heads", "head")}
-    found = ((model.get_submodule(n), *counted[how]) for n, how in plan.items() if how in counted)
-    return tuple((int(getattr(module, size)), unit) for module, size, unit in found)
+    layers = ((model.get_submodule(n), *counted[how]) for n, how in plan.items() if how in counted)
+    return tuple((int(getattr(module, size)), unit) for module, size, unit in layers)
 
 
 class Heads(nn.Module):
@@ -165,7 +165,7 @@ class Heads(nn.Module):
 
 
 def plain(attention: nn.MultiheadAttention) -> bool:
-    """Whether its queries, keys and values have the same width, and nothing is added to them."""
+    """Check that queries, keys and values have the same width, and nothing is added to them."""
     other = attention.bias_k is not None or attention.add_zero_attn
     return attention._qkv_same_embed_dim and not other
 

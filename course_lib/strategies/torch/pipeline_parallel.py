@@ -93,7 +93,7 @@ def naive(task: Task) -> dict[str, Any]:
 
 
 def receive(step: TorchStep, like: torch.Tensor, source: int) -> torch.Tensor:
-    """What the stage before or behind this one sends: a tensor of this shape."""
+    """Receive a tensor of this shape from the stage before or behind this one."""
     tensor = torch.empty_like(like)
     with step.waiting():
         dist.recv(tensor, source)
@@ -193,7 +193,7 @@ class Contiguous(torch.nn.Module):
 
 
 def through(task: Task, layers: Any, inputs: np.ndarray) -> np.ndarray:
-    """What the whole model makes of inputs, on every stage; all must call it together."""
+    """Compute the outputs of the whole model, on every stage; all must call it together."""
     before, last = task.index - 1, task.spec.workers - 1
     passed = [inputs]
     if before >= 0:

@@ -51,7 +51,7 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Gradient:
-    """What a worker pushes to a shard: the mean gradient of its share of a batch, `values` for this
+    """A push of a worker to a shard: the mean gradient of its share of a batch, `values` for this
     piece of the parameters, computed from version `read`. The mean is `loss / count`, 1 being the
     count of a loss that is a mean by itself.
     """
@@ -66,7 +66,7 @@ class Gradient:
 
 @dataclass(frozen=True)
 class Reply:
-    """What a shard replies to a push.
+    """The reply of a shard to a push.
 
     Its `version` now; the mean `loss` of the last gradients, as many as make up a global batch; how
     many `examples` its updates have used so far; how many steps the `slowest` worker has done; and
@@ -107,7 +107,7 @@ def receive(peer: Peer) -> Any:
         return None
     text, block = message
 
-    def found(each: dict[str, Any]) -> Any:
+    def decoded(each: dict[str, Any]) -> Any:
         nonlocal block
         (name, value), *more = each.items() or [("", None)]
         if more or not isinstance(value, list):
@@ -118,14 +118,14 @@ def receive(peer: Peer) -> Any:
             return torch.from_numpy(its).view(kind) if len(its) else torch.empty(0, dtype=kind)
         return KINDS[name](*value) if name in KINDS else each
 
-    return json.loads(text, object_hook=found)
+    return json.loads(text, object_hook=decoded)
 
 
 # --- on a ps ---
 
 
 class Later(NamedTuple):
-    """What a function on a ps returns if its answer has to wait: `answer()`, as soon as `true()`.
+    """An answer of a ps that has to wait: it is `answer()`, as soon as `true()`.
     The ps serves other workers meanwhile.
     """
 
@@ -170,8 +170,8 @@ def _lost(task: Task) -> set[int]:
 
 
 def meeting_of(task: Task) -> Meeting:
-    """Where workers find the ps: in the run's directory, by sockets of this machine; between hosts
-    by TCP, and then all of them, so that what they send is counted alike.
+    """The place where workers meet the ps: in the run's directory, by sockets of this machine;
+    between hosts by TCP, and then all of them, so that what they send is counted alike.
     """
     names = [name for name in task.spec.tasks if not name.startswith("chief")]  # workers, then ps
     several = len(task.spec.all_hosts) > 1

@@ -59,8 +59,8 @@ class Servers:
     def ask(
         self, what: str, function: Callable[..., Any], *arguments: Any, of: int | None = None
     ) -> list[Any]:
-        """What `function(shard, *arguments)` returns on each ps, all asked at once, or only on the
-        one `of` them.
+        """Run `function(shard, *arguments)` on each ps, all at once, or only on the one `of` them;
+        return their answers.
 
         An argument that is a list has an element for each ps. Raises RuntimeError, which names the
         ps and `what` was asked for, if one does not answer.
@@ -72,22 +72,22 @@ class Servers:
         for k, peer in enumerate(peers):
             its = [value[k] if isinstance(value, list) else value for value in arguments]
             send(peer, [function.__name__, text, its])
-        found = self._answers(peers, text, PATIENCE)
-        if missing := [peer for peer in peers if peer not in found]:
+        answers = self._answers(peers, text, PATIENCE)
+        if missing := [peer for peer in peers if peer not in answers]:
             raise RuntimeError(self._silent(missing[0], text))
         self.task.enter(before)
         sent = (each for value in arguments if isinstance(value, list) for each in value)
-        moved = (e for e in (*sent, *found.values()) if isinstance(e, (Snapshot, Gradient)))
+        moved = (e for e in (*sent, *answers.values()) if isinstance(e, (Snapshot, Gradient)))
         self.moved[what] = sum(bytes_sent(each.values) for each in moved)
         self.step.census.note(exchange=sum(self.moved.values()))
-        return [found[peer] for peer in peers]
+        return [answers[peer] for peer in peers]
 
     def _answers(self, peers: Sequence[Peer], what: str, seconds: float) -> dict[Peer, Any]:
-        """What the peers answer to `what` within so many seconds."""
-        found: dict[Peer, Any] = {}
+        """Collect the answers of peers to `what` that come within so many seconds."""
+        answers: dict[Peer, Any] = {}
         deadline = clock() + seconds
-        while len(found) < len(peers) and (left := deadline - clock()) > 0:
-            for peer in ready([peer for peer in peers if peer not in found], left):
+        while len(answers) < len(peers) and (left := deadline - clock()) > 0:
+            for peer in ready([peer for peer in peers if peer not in answers], left):
                 try:
                     message = receive(peer)
                 except ConnectionError:
@@ -95,11 +95,11 @@ class Servers:
                     text = f"{peer.name} is gone, and did not answer the {what} by {self.task.name}"
                     raise RuntimeError(text) from None
                 if message and message[0] == what:  # else it comes too late
-                    found[peer] = message[1]
-        return found
+                    answers[peer] = message[1]
+        return answers
 
     def _silent(self, peer: Peer, what: str) -> str:
-        """What to say of a ps that does not answer."""
+        """Describe a ps that does not answer, with the calls that it has received."""
         send(peer, [last_heard.__name__, "", []])
         heard = self._answers([peer], "", 5.0).get(peer)
         last = f" What it heard last: {heard}" if heard else ""
@@ -139,8 +139,8 @@ class Servers:
                 mine.copy_(whole)
 
     def result(self) -> dict[str, Any]:
-        """What the strategy returns (see `outcome`), from the parameters that every shard has in
-        the end. One worker speaks for the ps, which return nothing.
+        """Return the result of the strategy (see `outcome`), of the parameters that every shard has
+        in the end. One worker speaks for the ps, which return nothing.
         """
         step = self.step
         shards = self.ask("final pull", final, self.task.index)
@@ -150,8 +150,8 @@ class Servers:
         step.first = self.task.index == speaker
         if step.first:
             for k, (_, _, its, _) in enumerate(shards):
-                for what, found in its.items():
-                    held[what] |= {f"ps:{k}/{device}": n for device, n in found.items()}
+                for what, count in its.items():
+                    held[what] |= {f"ps:{k}/{device}": n for device, n in count.items()}
             if due(step.spec, step.spec.steps):  # nobody pulls the last version
                 step.evaluate(step.spec.steps * step.spec.batch)
         return step.result() | held

@@ -126,11 +126,11 @@ class Shard:
 
     @property
     def slowest(self) -> int:
-        """How many steps the slowest living worker has done."""
+        """The number of steps that the slowest living worker has done."""
         return min(int(self.steps_done[k]) for k in self.living or range(len(self.steps_done)))
 
     def reply(self, used: bool = True) -> Reply:
-        """What to reply to a push now."""
+        """Make the reply to a push."""
         total, count = map(sum, zip(*self.losses, strict=True)) if self.losses else (math.nan, 1.0)
         loss = total / (count or 1.0)
         return Reply(self.version, loss, self.examples, self.slowest, used)

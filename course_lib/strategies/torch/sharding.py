@@ -1,4 +1,4 @@
-"""How FSDP's exchanges hide behind computing on CPUs, and how they are recorded.
+"""Hide FSDP's exchanges behind computing on CPUs, and record them.
 
 On a GPU FSDP starts each of its collective operations in a stream beside that of computing. CPUs
 have no streams: there the operation is called asynchronously. FSDP waits by itself for the gathered

@@ -25,7 +25,7 @@ from torch.nn.utils import get_total_norm
 
 
 def local(tensor: Any) -> Any:
-    """What this process holds of a tensor: a shard of a DTensor, all of any other."""
+    """Return the part of a tensor that lies here: a shard of a DTensor, all of any other."""
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
@@ -42,8 +42,8 @@ def parts_of(tensor: Any) -> list[Any]:
 
 def storages(tensors: Iterable[Any]) -> dict[int, int]:
     """Address -> bytes of the storages of tensors."""
-    found = [part.untyped_storage() for tensor in tensors for part in parts_of(tensor)]
-    return {storage.data_ptr(): storage.nbytes() for storage in found}
+    here = [part.untyped_storage() for tensor in tensors for part in parts_of(tensor)]
+    return {storage.data_ptr(): storage.nbytes() for storage in here}
 
 
 def bytes_of(tensors: Iterable[Any]) -> int:
@@ -60,34 +60,34 @@ def bytes_on(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
 
 
 @contextlib.contextmanager
-def kept_for_backward(model: nn.Module, tell: Callable[[int], None]) -> Iterator[None]:
-    """`tell` how many bytes autograd has saved in the block for the backward pass, apart from the
+def kept_for_backward(model: nn.Module, note: Callable[[int], None]) -> Iterator[None]:
+    """`note` how many bytes autograd has saved in the block for the backward pass, apart from the
     model's parameters and buffers.
 
     Of a storage only the saved parts count, each once, such as a microbatch of a batch. A storage
     that is freed by the end of the block counts nothing, such as a layer gathered for a moment.
     """
-    found: dict[int, tuple[Any, dict[int, int]]] = {}  # storages, and what is saved of each
+    saved: dict[int, tuple[Any, dict[int, int]]] = {}  # storages, and what is saved of each
 
     def pack(tensor: Any) -> Any:
         kept = tensor.detach()  # an output that is saved as it is would keep itself alive
         for part in parts_of(kept):
             storage = part.untyped_storage()
-            _, parts = found.setdefault(id(storage), (storage, {}))
+            _, parts = saved.setdefault(id(storage), (storage, {}))
             parts[part.data_ptr()] = part.nbytes
         return kept
 
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         yield
     own = storages([*model.parameters(), *model.buffers()])
-    tell(
+    note(
         sum(
             min(sum(parts.values()), storage.nbytes())
-            for storage, parts in found.values()
+            for storage, parts in saved.values()
             if storage.data_ptr() not in own
         )
     )
-    found.clear()
+    saved.clear()
 
 
 def flat(tensors: Iterable[torch.Tensor]) -> torch.Tensor:
@@ -140,7 +140,7 @@ def end_to_end(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _places(tensor: torch.Tensor) -> torch.Tensor:
-    """Where the `numbers` of a tensor are in it, counted from its first."""
+    """Return the places of the `numbers` of a tensor in it, counted from its first."""
     if not tensor.is_sparse:
         return torch.arange(tensor.numel(), device=tensor.device)
     strides = torch.empty(tensor.shape, device="meta").stride()[: tensor.sparse_dim()]
@@ -157,7 +157,7 @@ def split(values: torch.Tensor, parts: int) -> Sequence[torch.Tensor]:
 
 
 def runs(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Where the runs of a sparse vector begin, and how long they are: int32, both."""
+    """Return the places where the runs of a sparse vector begin, and their lengths: int32, both."""
     (places,) = values.indices()
     first = torch.nonzero(places.diff(prepend=places[:1] - 2) != 1)[:, 0]
     lengths = first.diff(append=torch.tensor([len(places)]))

@@ -28,6 +28,8 @@ from course_lib.workloads.losses import LOSS, uneven
 from course_lib.workloads.sketch import Sketch
 from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
 
+Loss = Callable[[Any, Any], Any]  # of a model, for inputs and targets
+
 CURE = "rows take what columns make; attention of your own reshapes with -1 in place of heads"
 ITSELF = "between columns and rows each unit must be computed by itself, without parameters"
 TOLERANCE = 1e-3  # of a norm: only the order in which workers' sums are added up may differ
@@ -43,7 +45,7 @@ SPARSE = (
 
 
 def sketch(task: Task) -> Sketch:
-    """What is known of the model of this task's workload, after one step with two examples.
+    """Learn about the model of this task's workload, by one step with two examples.
 
     Raises `ValueError` that says what it cannot do, such as an operation in the run's precision.
     """
@@ -57,24 +59,29 @@ def _tried(task: Task) -> Sketch:
     grads = ((name, each.grad) for name, each in model.named_parameters())
     sparse = tuple(name for name, grad in grads if grad is not None and grad.is_sparse)
     workload.check_test(partial(models.outputs_of, model))
-    inputs = models.tensor(workload.train.take(slice(2))[0])
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
-    said = {BATCH_NORM: not all(synchronized), SPARSE.format(", ".join(sparse)): bool(sparse)}
-    kept, copies = activations(workload, model)
+    notes = {BATCH_NORM: not all(synchronized), SPARSE.format(", ".join(sparse)): bool(sparse)}
+    compare = models.loss_of(workload)
+
+    def loss(x: Any, y: Any) -> Any:
+        return compare(wide(model(x)), y)
+
+    two = inputs, _ = models.tensor(workload.train.take(slice(2)))
+    kept, copies = activations(model, loss, two)
     x, y = workload.train.take(workload.train.spread(32))
     made = models.tensor((models.outputs_of(model, x), y))
     return Sketch(
         parameters=sum(parameter.numel() for parameter in models.trained(model)),
         parts=or_why(stages_of, model, workload.stages, inputs, *made),
         units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
-        notes=tuple(note for note, true in said.items() if true),
-        uneven=uneven(models.loss_of(workload), *made),
+        notes=tuple(note for note, true in notes.items() if true),
+        uneven=uneven(compare, *made),
         synchronized=any(synchronized),
-        flops=training_flops(workload, model),
+        flops=training_flops(loss, two),
         activations=kept,
         copies=copies,
-        alone=or_why(alone, workload, model),
+        alone=or_why(alone, loss, workload),
         sparse=sparse,
     )
 
@@ -151,57 +158,53 @@ def pieces(task: Task) -> None:
     with trying("its layers cannot be cut"):
         cut(model, plan_of(model, workload.parallel), task.spec.workers)
     with trying(f"cut into pieces, its model cannot be computed ({CURE})"):
-        found = gradients()
+        pieces = gradients()
     largest = max(each.norm() for each in expected.values())
-    for name in (name for name in expected if name in found):
-        off = (found[name] - expected[name]).norm()
+    for name in (name for name in expected if name in pieces):
+        off = (pieces[name] - expected[name]).norm()
         if not off <= TOLERANCE * max(expected[name].norm(), TOLERANCE * largest):
             what = "its outputs" if name == "outputs" else f"the gradient of {name}"
             text = f"cut into pieces, its model changes {what}: {ITSELF}"
             raise ValueError(f"{text}; Workload(..., parallel=...) says which layers to cut")
 
 
-def or_why(found: Callable[..., Any], *given: Any) -> Any:
-    """What a function finds, or the text of its `ValueError`: why there is nothing to be found."""
+def or_why(find: Callable[..., Any], *given: Any) -> Any:
+    """Return the result of a function, or the text of its `ValueError`, if it raises one."""
     try:
-        return found(*given)
+        return find(*given)
     except ValueError as reason:
         return str(reason)
 
 
-def alone(workload: workloads.Workload, model: nn.Module) -> str:
+def alone(loss: Loss, workload: workloads.Workload) -> str:
     """Compute the loss of one example. Raises `ValueError` if the model or the loss needs more."""
-    inputs, targets = map(models.tensor, workload.train.take(slice(1)))
     with trying("the model cannot be trained on one"):
-        models.loss_of(workload)(wide(model(inputs)), targets)
+        loss(*models.tensor(workload.train.take(slice(1))))
     return ""
 
 
-def activations(workload: workloads.Workload, model: nn.Module) -> tuple[int, int]:
+def activations(model: nn.Module, loss: Loss, two: Any) -> tuple[int, int]:
     """Bytes that the forward pass keeps for the backward pass: for each example, and for any."""
-    inputs, targets = map(models.tensor, workload.train.take(slice(2)))
-    found: list[int] = []
+    counts: list[int] = []
     for times in (1, 2):
-        with kept_for_backward(model, found.append):
-            x, y = mapped(lambda each, n=times: torch.cat([each] * n), (inputs, targets))
-            models.loss_of(workload)(wide(model(x)), y)
-    few, twice = found
-    return per_example(few, twice, len(first_leaf(inputs)))
+        with kept_for_backward(model, counts.append):
+            loss(*mapped(lambda each, n=times: torch.cat([each] * n), two))
+    few, twice = counts
+    return per_example(few, twice, len(first_leaf(two)))
 
 
-def training_flops(workload: workloads.Workload, model: nn.Module) -> int:
+def training_flops(loss: Loss, two: Any) -> int:
     """Floating-point operations that train on one example, as PyTorch counts them: of matrix
     products, convolutions and attention. It has no count for the fused kernel of attention on CPUs,
     so attention is done with products here.
     """
-    inputs, targets = map(models.tensor, workload.train.take(slice(2)))
     with FlopCounterMode(display=False) as counter, sdpa_kernel(SDPBackend.MATH):
-        models.summed(models.loss_of(workload)(wide(model(inputs)), targets)).backward()
-    return int(counter.get_total_flops()) // len(first_leaf(inputs))
+        models.summed(loss(*two)).backward()
+    return int(counter.get_total_flops()) // len(first_leaf(two))
 
 
 def stages_of(model: nn.Module, names: Sequence[str], inputs: Any, *others: Any) -> int:
-    """How many of the parts have weights to train. Raises `ValueError` if the parts, called one
+    """Count the parts that have weights to train. Raises `ValueError` if the parts, called one
     after the other, are not the model, if they cannot be trained apart from each other, or if the
     inputs or the `others`, outputs and targets, are structures of tensors.
     """
@@ -255,7 +258,7 @@ def stages_of(model: nn.Module, names: Sequence[str], inputs: Any, *others: Any)
 
 
 def same(ours: Any, theirs: Any) -> bool:
-    """Whether two results are alike; if they are no tensors, only their types are compared."""
+    """Compare two results; if they are no tensors, only their types."""
     if not (torch.is_tensor(ours) and torch.is_tensor(theirs)):
         return type(ours) is type(theirs)
     return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)

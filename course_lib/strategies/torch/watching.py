@@ -77,7 +77,7 @@ class Watching(WatchedLoop):
         # many replicas they are, what the last pass left; and the loss that the loop says itself
         self._passes: dict[str, list[torch.Tensor]] = {name: [] for name in self.names}
         self._gradients, self._left = dict.fromkeys(self.names, 1), self._versions()
-        self._told = dict[str, torch.Tensor]()
+        self._given = dict[str, torch.Tensor]()
         for name, model in self._models.items():
             model.register_forward_pre_hook(partial(self._forward, name), with_kwargs=True)
             if isinstance(model, DistributedDataParallel) and self._home.type == "cpu":
@@ -99,11 +99,11 @@ class Watching(WatchedLoop):
     def held(self) -> dict[str, int]:
         models, optimizers = self._models.values(), self._optimizers.values()
         weights = [weight for model in models for weight in model.parameters()]
-        found = [weight.grad for weight in weights if weight.grad is not None]
+        gradients = [weight.grad for weight in weights if weight.grad is not None]
         state = [each for o in optimizers for kept in o.state.values() for each in kept.values()]
         return {
             "parameters": bytes_of(weights),
-            "gradients": bytes_of(found),
+            "gradients": bytes_of(gradients),
             "optimizer_state": bytes_of(filter(torch.is_tensor, state)),
             "buffers": bytes_of(buffer for model in models for buffer in model.buffers()),
         }
@@ -119,7 +119,7 @@ class Watching(WatchedLoop):
         if not self.begun:
             where = "to be told between the forward pass and optimizer.step()"
             raise SpecError("loss", value, where)
-        self._told[name] = torch.as_tensor(value).detach()
+        self._given[name] = torch.as_tensor(value).detach()
 
     def _forward(self, name: str, model: Any, args: Any, kwargs: Any) -> None:
         if name in self.names and not (self.begun or torch.is_grad_enabled()):
@@ -191,8 +191,8 @@ class Watching(WatchedLoop):
         work.wait = watched
 
     def _stepped(self, name: str, *_: Any) -> None:
-        told = self._told.pop(name, None)
-        losses = self._passes[name] if told is None else [told]
+        given = self._given.pop(name, None)
+        losses = self._passes[name] if given is None else [given]
         loss = fmean(loss.item() for loss in losses) if losses else None
         self.updated(name, loss, 0, self._gradients[name])
         self._forget(name)
