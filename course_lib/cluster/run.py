@@ -19,6 +19,7 @@ from course_lib.cluster.roster import death
 from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
 from course_lib.record import checkpoints, home
 from course_lib.record.clock import clock
+from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Phase, task_key
 from course_lib.record.files import filling, no_room
 from course_lib.record.frames import Result
@@ -56,8 +57,8 @@ class Run(Orders):
         with filling(self.run_dir):
             prepared.describe(files, origin)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
-        self._trace = Trace(files=files)
-        self._lookout = Monitor(files, self._trace, self.tasks)
+        self._trace, self._digest = Trace(files=files), Digest(self.spec)
+        self._monitor = Monitor(files, self._digest, self._trace, self.tasks)
         self._summarize, self._origin = prepared.summarize, origin
         self._engine = prepared.engine
         self._error: LockstepError | None = None
@@ -134,15 +135,15 @@ class Run(Orders):
         `handle`: what cures are to call the run.
         """
         starting = dict.fromkeys(self._tasks("starting"), _STARTING)
-        return starting | self._lookout.look(handle=handle).describe()
+        return starting | self._monitor.look(handle=handle).describe()
 
     def standstill(self) -> Standstill | None:
         """Return why no task has moved for half a second or longer; None while one may."""
-        return self._lookout.standstill()
+        return self._monitor.standstill()
 
     def pulse(self) -> Pulse | None:
         """Return what the run does at this moment; None if it is over."""
-        return self._lookout.pulse() if self.state in ACTIVE else None
+        return self._monitor.pulse() if self.state in ACTIVE else None
 
     @property
     def trace(self) -> Trace:
@@ -150,9 +151,15 @@ class Run(Orders):
         return self._trace.refresh()
 
     @property
+    def digest(self) -> Digest:
+        """Its figures so far; the same object each time, brought up to now."""
+        over = self.state not in ACTIVE
+        return self._digest.look(self.trace, over)
+
+    @property
     def reality(self) -> Reality:
         """Return how real the run has been so far: a word, and why."""
-        return reality(self.spec, self.trace)
+        return reality(self.spec, self.digest.life)
 
     @property
     def values(self) -> dict[str, Any]:
@@ -265,7 +272,7 @@ class Run(Orders):
                 self.files.clear()  # no supervisor does
             _going.remove(self)
             self._engine.release()
-            self._lookout.close()
+            self._monitor.close()
             late = [words(order) for order in self._unanswered if order["do"] != "stop"]
             self.refused += [f"{order} came too late: the run is {outcome}" for order in late]
             ended = "killed" if isinstance(error, SupervisorLost) else "stopped"
@@ -299,7 +306,7 @@ class Run(Orders):
             for message in messages:
                 match message:
                     case {"over": "failed"}:
-                        raise self._lookout.named(first_failure(self.files, self.trace))
+                        raise self._monitor.named(first_failure(self.files, self.digest))
                     case {"over": str(outcome)}:
                         return outcome
                     case {"unavailable": [what, why, cure]}:

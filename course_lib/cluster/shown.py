@@ -6,7 +6,6 @@ from html import escape
 from typing import TYPE_CHECKING
 
 from course_lib.errors import LockstepError
-from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.progress import how_far
 from course_lib.text import count, table
@@ -21,7 +20,7 @@ def bundle(run: Run) -> dict[str, str]:
     nodes = [r.choice for r in run.plan.reasons if r.what == "nodes"]
     on = f" on {nodes[0]} of a Ray cluster" if nodes else ""
     where = f"{spec.strategy}, {spec.framework}, {count(len(run.tasks), 'task')}{on}"
-    said = f"{how_far(run, Digest(spec), 'The run')}{_failure(run)}."
+    said = f"{how_far(run, 'The run')}{_failure(run)}."
     record = f"Its record: {run.run_dir}"
     rows = _rows(run)
     text = "\n".join([f"Run ({where})", said, *(f"  {line}" for line in table(rows).split("\n"))])

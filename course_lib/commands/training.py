@@ -58,7 +58,6 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
     deadline = time.monotonic() + timeout
     with progress() as shown:
         bars = {name: shown.add_task(name, total=r.spec.steps, said="") for name, r in runs.items()}
-        digests = {name: Digest(run.spec) for name, run in runs.items()}
         while True:
             try:
                 left = deadline - time.monotonic()
@@ -67,8 +66,7 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
             except KeyboardInterrupt:
                 shown.stop()
                 for name, run in runs.items():
-                    digests[name].look(run.trace)
-                    done = f"{digests[name].steps_done} of {run.spec.steps} steps"
+                    done = f"{run.digest.steps_done} of {run.spec.steps} steps"
                     say(f"{name}: {done} were done. The record of this run:", stderr=True)
                     print(run.run_dir, file=sys.stderr)  # in one piece, to be copied
                 raise
@@ -77,9 +75,9 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
                     raise
                 if time.monotonic() >= deadline:
                     raise Stalled(stalled.does, timeout) from None
-            for name, digest in digests.items():
-                digest.look(runs[name].trace)
-                said = so_far(digest) or runs[name].state
+            for name, run in runs.items():
+                digest = run.digest
+                said = so_far(digest) or run.state
                 shown.update(bars[name], completed=digest.steps_done, said=said)
 
 

@@ -1,5 +1,5 @@
-"""What a race has shown: figures of each entrant from the digest of its trace, side by side. All
-functions are pure, and take traces of saved runs as well as of live ones.
+"""Comparison: figures of the entrants of a race, from the digests of their runs, side by side. All
+functions are pure.
 
 An entrant's clock starts when the starting line opens; if it did not stop there, when the last of
 its workers begins its second step. An asynchronous run has several updates in a step, and losses of
@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from copy import copy
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from course_lib import text
 from course_lib.racing.fairness import Fairness
-from course_lib.record.curves import WINDOW, Curve, Goal, outcome, quoted, soonest
+from course_lib.record.curves import WINDOW, Curve
 from course_lib.record.digest import Digest
-from course_lib.record.events import ACTIVE
 from course_lib.record.reality import reality
-from course_lib.record.trace import Trace
-from course_lib.spec.run_spec import RunSpec
+from course_lib.record.verdict import Entry, Goal, Standing, quoted
 from course_lib.strategies import catalog
 
 if TYPE_CHECKING:
@@ -30,7 +29,6 @@ if TYPE_CHECKING:
 POINTS = 500  # at most, in a curve written as JSON
 
 
-@dataclass(frozen=True)
 class Figures:
     """One entrant's figures. Seconds are counted from the start of its clock; None means not known
     (yet).
@@ -39,32 +37,49 @@ class Figures:
     loss. `examples`: used by then, including the first step. `loss`: the last mean. `idle_share`:
     since its clock started, see `Digest.idle`; that in a run's result is of the whole run.
     `tested`: the workload's metric at the end, by name, `{"test_accuracy": 0.9}`; empty until then.
-    `overhead` and `diverged`: see `Digest`. `staleness`: as `measures.staleness`.
+    `overhead` and `diverged`: see `Digest`. `staleness`: as `Updates.as_dict`.
     """
 
-    label: str
-    strategy: str
-    framework: str
-    workers: int
-    state: str
-    reality: str
-    began: float | None
-    seconds: float
-    examples: int
-    examples_per_second: float | None
-    loss: float | None
-    tested: dict[str, float]
-    overhead: float | None
-    dropped_gradients: int
-    idle_share: dict[str, float]
-    staleness: dict[str, Any]
-    diverged: str
-    curve: Curve = field(repr=False)
-    accuracy_curve: Curve = field(repr=False)
-    seconds_to_target: float | None = None
-    examples_to_target: int | None = None
-    seconds_to_accuracy: float | None = None
-    examples_to_accuracy: int | None = None
+    def __init__(
+        self, label: str, digest: Digest, state: str, result: Mapping[str, Any] | None = None
+    ) -> None:
+        """`result`: what the run returned, if it is over."""
+        spec, curve = digest.spec, digest.losses
+        known = len(curve.seconds) > 0
+        self.label = label
+        self.strategy = spec.strategy
+        self.framework = spec.framework
+        self.workers = spec.shares
+        self.state = state
+        self.reality = reality(spec, digest.life).word
+        self.began = digest.zero if math.isfinite(digest.zero) else None
+        self.seconds = float(curve.seconds[-1]) if known else 0.0
+        self.examples = int(curve.examples[-1]) if known else 0
+        self.examples_per_second = curve.rate()
+        self.loss = curve.last
+        self.tested = {name: v for name, v in (result or {}).items() if name.startswith("test_")}
+        # where workers share the work on an example, a compute phase is less than a step
+        shared = catalog.find(spec.strategy).model_parallel
+        self.overhead = None if shared else digest.overhead
+        self.dropped_gradients = digest.dropped
+        self.idle_share = digest.idle
+        self.staleness = digest.updates.as_dict()
+        self.diverged = digest.diverged
+        self.curve = curve
+        self.accuracy_curve = digest.accuracies
+        self.seconds_to_target: float | None = None
+        self.examples_to_target: int | None = None
+        self.seconds_to_accuracy: float | None = None
+        self.examples_to_accuracy: int | None = None
+
+    def towards(self, loss: Goal | None, accuracy: Goal | None) -> Figures:
+        """The same with the seconds and the examples until it reached these goals."""
+        found, never = copy(self), (None, None)
+        to_loss = (loss and loss.reached(self.curve)) or never
+        to_accuracy = (accuracy and accuracy.reached(self.accuracy_curve)) or never
+        found.seconds_to_target, found.examples_to_target = to_loss
+        found.seconds_to_accuracy, found.examples_to_accuracy = to_accuracy
+        return found
 
     @property
     def clock(self) -> tuple[float, float]:
@@ -78,7 +93,7 @@ class Figures:
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain values; long curves are thinned to `POINTS` points."""
         loss, accuracy = self.curve.thinned(POINTS), self.accuracy_curve.thinned(POINTS)
-        return asdict(self) | {
+        return vars(self) | {
             "curve": _when(loss) | {"loss": loss.values.tolist(), "mean": loss.means.tolist()},
             "accuracy_curve": _when(accuracy) | {"accuracy": accuracy.values.tolist()},
         }
@@ -90,56 +105,17 @@ def _when(curve: Curve) -> dict[str, list[float]]:
     return {"seconds": curve.seconds.tolist(), "examples": examples.tolist()}
 
 
-def figures(
-    label: str,
-    spec: RunSpec,
-    trace: Trace,
-    state: str,
-    result: Mapping[str, Any] | None = None,
-    zero: float | None = None,
-) -> Figures:
-    """The figures of one entrant, without a target (see `side_by_side`).
-
-    `result`: what its run returned. `zero`: when its clock started, if it was at the starting line;
-    by default its trace tells.
-    """
-    digest = Digest.of(spec, trace, math.inf if zero is None else zero, over=state not in ACTIVE)
-    curve = digest.losses
-    known = len(curve.seconds) > 0
-    return Figures(
-        label=label,
-        strategy=spec.strategy,
-        framework=spec.framework,
-        workers=spec.shares,
-        state=state,
-        reality=reality(spec, trace).word,
-        began=digest.zero if math.isfinite(digest.zero) else None,
-        seconds=float(curve.seconds[-1]) if known else 0.0,
-        examples=int(curve.examples[-1]) if known else 0,
-        examples_per_second=curve.rate(),
-        loss=curve.last,
-        tested={name: v for name, v in (result or {}).items() if name.startswith("test_")},
-        # where workers share the work on an example, a compute phase is less than a step
-        overhead=None if catalog.find(spec.strategy).model_parallel else digest.overhead,
-        dropped_gradients=digest.dropped,
-        idle_share=digest.idle,
-        staleness=digest.updates.as_dict(),
-        diverged=digest.diverged,
-        curve=curve,
-        accuracy_curve=digest.accuracies,
-    )
-
-
 @dataclass(frozen=True, repr=False)
 class Comparison:
     """A race so far: the entrants' figures by label, the target loss and accuracy, whether the race
-    was fair, and notes.
+    was fair, how it stands, and notes.
     """
 
     entrants: dict[str, Figures]
     target_loss: float | None
     target_accuracy: float | None
     fairness: Fairness
+    standing: Standing
     notes: tuple[str, ...] = ()
 
     def to_frame(self) -> DataFrame:
@@ -153,61 +129,20 @@ class Comparison:
         return table[[name for name in table if "curve" not in name]]
 
     @property
-    def first(self) -> str | None:
-        """The entrant that reached the target loss in the shortest time; None if nobody has."""
-        return _soonest({label: f.seconds_to_target for label, f in self.entrants.items()})
-
-    @property
-    def first_to_accuracy(self) -> str | None:
-        """The entrant that reached the target accuracy in the shortest time; None if nobody has."""
-        return _soonest({label: f.seconds_to_accuracy for label, f in self.entrants.items()})
-
-    @property
     def winner(self) -> str | None:
-        """The entrant that won a fair race, in which all came to the end; None if none can be named
-        (see `outcome`).
-        """
-        first = soonest(self._reached[1])
-        return first if first and not self._doubt else None
+        """The entrant that won; None if none can be named, see `Standing`."""
+        return self.standing.winner
 
     @property
     def outcome(self) -> str:
         """Who won and by which measure, or why no winner can be named, in a sentence."""
-        said = outcome(*self._reached)
-        if self._doubt:
-            return f"No winner can be named, as {self._doubt}; {said}."
-        who = f"The winner is {quoted(self.winner)}" if self.winner else "No winner"
-        return f"{who}: {said}."
-
-    @property
-    def _reached(self) -> tuple[str, dict[str, float | None]]:
-        """What the race is decided by, and after how many seconds each entrant did it."""
-        if self.target_accuracy is not None:
-            found = {label: f.seconds_to_accuracy for label, f in self.entrants.items()}
-            return f"reached accuracy {self.target_accuracy:.3f}", found
-        if self.target_loss is not None:
-            found = {label: f.seconds_to_target for label, f in self.entrants.items()}
-            return f"reached loss {self.target_loss:.3f}", found
-        ended = {label: f.seconds or None for label, f in self.entrants.items()}
-        return "came to the end", ended
-
-    @property
-    def _doubt(self) -> str:
-        """Why its times decide nothing; "" if they do."""
-        for label, f in self.entrants.items():
-            if f.state != "finished":
-                return f"{quoted(label)} {'failed' if f.state == 'failed' else f'is {f.state}'}"
-        if self.fairness.fair is None:
-            return "whether it was fair cannot be told"
-        return "" if self.fairness.fair else "the race was not fair"
+        return self.standing.verdict(quoted)
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""
         return {
             "winner": self.winner,
             "outcome": self.outcome,
-            "first": self.first,
-            "first_to_accuracy": self.first_to_accuracy,
             "target_loss": self.target_loss,
             "target_accuracy": self.target_accuracy,
             "fair": self.fairness.fair,
@@ -274,30 +209,18 @@ def side_by_side(
     The default targets are the lowest loss and the highest accuracy that all of them have reached;
     None if no entrant has a value.
     """
-    loss = _goal("loss", target_loss, [f.curve for f in entrants])
-    accuracy = _goal("accuracy", target_accuracy, [f.accuracy_curve for f in entrants])
-    found = {}
-    for f in entrants:
-        to_loss = (loss and loss.reached(f.curve)) or (None, None)
-        to_accuracy = (accuracy and accuracy.reached(f.accuracy_curve)) or (None, None)
-        found[f.label] = replace(
-            f,
-            seconds_to_target=to_loss[0],
-            examples_to_target=to_loss[1],
-            seconds_to_accuracy=to_accuracy[0],
-            examples_to_accuracy=to_accuracy[1],
-        )
-    loss_value, accuracy_value = (goal.value if goal else None for goal in (loss, accuracy))
-    return Comparison(found, loss_value, accuracy_value, fairness, tuple(notes))
-
-
-def _goal(what: str, given: float | None, curves: Sequence[Curve]) -> Goal | None:
-    return Goal.of_all(what, curves) if given is None else Goal(what, given)
-
-
-def _soonest(seconds: Mapping[str, float | None]) -> str | None:
-    known = {label: value for label, value in seconds.items() if value is not None}
-    return min(known, key=lambda label: known[label]) if known else None
+    loss = Goal.given(target_loss, None) or Goal.of_all("loss", [f.curve for f in entrants])
+    accuracies = [f.accuracy_curve for f in entrants]
+    accuracy = Goal.given(None, target_accuracy) or Goal.of_all("accuracy", accuracies)
+    entries = {f.label: Entry(f.state, f.curve, f.accuracy_curve) for f in entrants}
+    return Comparison(
+        {f.label: f.towards(loss, accuracy) for f in entrants},
+        loss and loss.value,
+        accuracy and accuracy.value,
+        fairness,
+        Standing(entries, Goal.given(target_loss, target_accuracy), fairness.fair),
+        tuple(notes),
+    )
 
 
 def _text(value: float | None, form: str) -> str:

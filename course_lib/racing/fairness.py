@@ -39,8 +39,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
-from course_lib.record.events import Lifecycle
-from course_lib.record.trace import Trace
+from course_lib.record.life import Life
 from course_lib.spec.run_spec import RunSpec
 from course_lib.text import round_up
 
@@ -52,7 +51,8 @@ ROUND = (1, 1.5, *range(2, 11))  # digits of an advised device_ms: 15, 20, 30, .
 SAME = {"shares": "workers", "slow": "stragglers", "jitter": "jitter", "faults": "faults"}
 """Fields of `RunSpec` that have to be the same for all entrants -> what they are in words."""
 MOST_TOLD = 2  # entries of such a field, or orders, that a verdict names
-ORDERS = ("slowed", "jittered", "linked", "paused", "cut")  # states that come of them
+# states that come of orders
+ORDERS = ("slowed", "full speed", "jittered", "steady", "linked", "paused", "cut")
 NAN = float("nan")
 
 
@@ -133,12 +133,12 @@ def load(
     return Load(until - since, cores, min(1.0, busy), min(1.0, ours), waited)
 
 
-def done_to(trace: Trace) -> list[str]:
+def done_to(life: Life) -> list[str]:
     """What was done to the tasks and hosts of a run on its way, and was no fault of its spec: such
     as "worker:3 slowed to 4 times its time".
     """
-    orders = [e for e in trace.all(Lifecycle) if e.state in ORDERS and not e.fault]
-    return sorted(f"{e.task} {e.words}" for e in orders)
+    orders = [span for span in life.of(None, *ORDERS) if span.start > 0 and not span.cause.fault]
+    return sorted(f"{span.who} {span.cause.words}" for span in orders)
 
 
 def with_differences(

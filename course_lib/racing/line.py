@@ -98,6 +98,9 @@ class StartingLine:
         """Let all tasks go on."""
         if self.opened is None:
             self.opened = clock()  # before any task can go on
+            for label in self.started:
+                run = self.runs[label]
+                run.digest.begin(self.opened - run.files.facts.origin)
             for run in self.runs.values():
                 (run.files.line / OPEN).touch()
 

@@ -16,8 +16,8 @@ from course_lib import hardware, workloads
 from course_lib.activity import Activity
 from course_lib.cluster.run import WAIT, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
-from course_lib.racing import comparison, fairness
-from course_lib.racing.comparison import Comparison, Figures
+from course_lib.racing import fairness
+from course_lib.racing.comparison import Comparison, Figures, side_by_side
 from course_lib.racing.entrants import line_up
 from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
@@ -215,12 +215,11 @@ class Race:
         """What the race has shown so far."""
         found = []
         for label, run in self.runs.items():
-            result = run.result if run.state == "finished" else None
-            opened = self._line.opened if label in self._line.started else None
-            zero = None if opened is None else opened - self._origin
-            found.append(comparison.figures(label, run.spec, run.trace, run.state, result, zero))
+            state = run.state
+            result = run.result if state == "finished" else None
+            found.append(Figures(label, run.digest, state, result))
         targets = self.target_loss, self.target_accuracy
-        return comparison.side_by_side(found, self._fairness(found), self.notes, *targets)
+        return side_by_side(found, self._fairness(found), self.notes, *targets)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as plain values, with the state and the run directories, for JSON."""
@@ -274,7 +273,7 @@ class Race:
         device_ms = max(spec.device_ms for spec in specs.values())
         workers = sum(spec.workers for spec in specs.values())
         verdict = fairness.judge(machine, overhead, steps, device_ms, workers)
-        done = {label: fairness.done_to(run.trace) for label, run in self.runs.items()}
+        done = {label: fairness.done_to(run.digest.life) for label, run in self.runs.items()}
         return fairness.with_differences(verdict, specs, done)
 
 

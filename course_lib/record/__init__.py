@@ -13,14 +13,14 @@ What is kept:
 What it says:
 
     waits        who waited for whom, and which exchanges nobody waited for
-    again        steps that were done again after a restart, and count once
+    life         what happened to each task and host; steps that were done again, which count once
     measures     figures of a whole trace; memory: of what takes up the memory
     curves       losses and accuracies over time and examples
     digest       all these, kept up to date while a run goes on
+    verdict      who is ahead in a race, and who has won it
     ledger       what became of every gradient
     standstill   who waits for whom in a run that goes on; calls: collectives that never end
     monitor      the same at this moment, from the files of a run
-    marks        what was done to tasks and hosts
     reality      whether a run was measured or emulated, and why
     saved        a run read from its directory, and the first failure of one
 """

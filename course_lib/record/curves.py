@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import math
 from array import array
-from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -16,7 +15,6 @@ from course_lib.record.events import Metric
 
 # batches over which a loss is averaged, because the loss of one batch varies by chance
 WINDOW = 10
-LEVEL = 1.03  # of two that came to a goal, neither is ahead if the times differ by less
 
 
 class Curve(NamedTuple):
@@ -66,68 +64,6 @@ class Curve(NamedTuple):
 
 
 EMPTY = Curve(*np.zeros((5, 0)))
-
-
-class Goal(NamedTuple):
-    """The goal of a race: a mean `loss` to fall to, or a test `accuracy` to rise to."""
-
-    what: str
-    value: float
-
-    @staticmethod
-    def of_all(what: str, curves: Iterable[Curve]) -> Goal | None:
-        """The best value that all curves have reached, which is the worst of their best values.
-        Curves without a value are left out; None if no curve has one.
-        """
-        best = [curve.record for curve in curves if curve.record is not None]
-        worst = min if what == "accuracy" else max
-        return Goal(what, worst(best)) if best else None
-
-    def reached(self, curve: Curve) -> tuple[float, int] | None:
-        """Seconds and examples until a curve first reached the goal; None if it did not."""
-        sign = 1 if self.what == "accuracy" else -1
-        first = bisect_left(curve.best, True, key=lambda best: sign * best >= sign * self.value)
-        if first == len(curve.best):
-            return None
-        return float(curve.seconds[first]), int(curve.examples[first])
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.value:.3g}"
-
-
-def soonest(seconds: Mapping[str, float | None]) -> str | None:
-    """Who was clearly the first; None if nobody was, or two were level."""
-    known = sorted((s, label) for label, s in seconds.items() if s is not None)
-    return known[0][1] if known and (len(known) == 1 or known[1][0] > LEVEL * known[0][0]) else None
-
-
-def outcome(did: str, seconds: Mapping[str, float | None]) -> str:
-    """Who `did` what all race for, such as "reached loss 0.3", after how many `seconds` (None:
-    never), in words.
-    """
-    seconds = {quoted(label): s for label, s in seconds.items()}
-    known = sorted((s, label) for label, s in seconds.items() if s is not None)
-    missed = " and ".join(label for label, s in seconds.items() if s is None)
-    if not known:
-        return f"nobody {did}"
-    (fast, first), *others = known
-    if not others:
-        return f"only {first} {did}, after {in_seconds(fast)}{f'; {missed} did not' * bool(missed)}"
-    slow, second = others[0]
-    if soonest(seconds) is None:
-        return f"{first} and {second} {did} equally fast, after {in_seconds(fast)}"
-    gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
-    return f"{first} {did} in {in_seconds(fast)}, {gap} {second} ({in_seconds(slow)})"
-
-
-def quoted(label: str) -> str:
-    """A label in a sentence: in quotation marks if it has a comma."""
-    return f"“{label}”" if "," in label else label
-
-
-def in_seconds(value: float) -> str:
-    """A time for people."""
-    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"
 
 
 class Readings:

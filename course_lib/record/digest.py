@@ -1,6 +1,6 @@
-"""Digest: curves, updates and idle share of a run, kept up to date while it goes on. Boards, races,
-`lockstep watch` and progress lines read it. For figures of a whole trace, such as its step times
-and bytes on the wire, see `measures`.
+"""Digest: curves, updates and idle share of a run, kept up to date while it goes on. Each run has
+one, which boards, races, commands and progress lines read. For figures of a whole trace, such as
+its step times and bytes on the wire, see `measures`.
 
 A look costs as much time as there are new events, however long the run has been; only the curves,
 which are numpy arrays, and the counts of staleness are computed from the beginning each time.
@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import threading
 import time
 from collections import Counter, defaultdict, deque
 from collections.abc import Sequence
@@ -17,58 +18,59 @@ from collections.abc import Sequence
 import numpy as np
 
 from course_lib.record import memory
-from course_lib.record.again import Again
 from course_lib.record.curves import EMPTY, WINDOW, Curve, Readings
-from course_lib.record.events import STATES, Clock, Dropped, E, Lifecycle, Metric, Phase, Update
-from course_lib.record.marks import Mark, marks
+from course_lib.record.events import Clock, Dropped, E, Lifecycle, Metric, Phase, Update
+from course_lib.record.life import ENDS, HALTS, Life, Repeats, planned
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
 from course_lib.spec.jitter import Jitter
 from course_lib.spec.run_spec import RunSpec
 
-ENDED = ("done", "failed", "killed", "lost")
 USELESS = {  # gradients in float16 that train nothing, by the metric that is 1, and the cure
     "overflow": "overflowed: leave loss_scale out, or set a smaller one",
     "zeros": "were zero: leave loss_scale out, or set a larger one",
 }
 ENOUGH = 5  # gradients, before it is said of all of them
-FATES = ("paused", "killed", "cut")  # states in which a task does not go on
 
 
 class Digest:
-    """The digest of one run. `look` takes in the new events of its trace.
+    """The digest of one run. `look` takes in the new events of its trace; several threads may look
+    and read.
 
-    `seconds`: time of the last event. `zero`: when the clock starts. That is when the last worker
-    begins its second step, since the first one traces and compiles; in a race, when the starting
-    line opened, which the race passes in. Infinity until then. `states`: task -> the event of its
-    present state (one of `STATES`, or paused or resumed); `life`: task or host -> all its lifecycle
-    events. `updates`: counted by staleness. `dropped`: how many gradients went into no update.
-    `memory`: bytes by task and kind. `losses` and `accuracies` (if they are measured during the
-    run): the curves; `by_name`: those of all losses, as a loop with several optimizers has several:
-    `losses` is the one called `loss`, or else the first. `not_finite`: the first loss that is NaN
-    or infinite. `reductions`: who waits for whom. `again`: restarts, and the steps done again,
-    which count once. `unsure`: task -> by how many seconds its times may be wrong, on a node of a
-    cluster.
+    `events`: how many it has taken in; `seconds`: time of the last one. `zero`: when the clock
+    starts. That is when the last worker begins its second step, since the first one traces and
+    compiles; in a race, when the starting line opened (see `begin`). Infinity until then. `life`:
+    of its tasks and hosts. `updates`: counted by staleness. `dropped`: how many gradients went into
+    no update. `memory`: bytes by task and kind. `losses` and `accuracies` (if they are measured
+    during the run): the curves; `by_name`: those of all losses, as a loop with several optimizers
+    has several: `losses` is the one called `loss`, or else the first. `not_finite`: the first loss
+    that is NaN or infinite. `reductions`: who waits for whom. `repeats`: steps done again after a
+    restart, which count once. `unsure`: task -> by how many seconds its times may be wrong, on a
+    node of a cluster.
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
-        self.spec, self.zero = spec, zero
-        self.seconds, self.over = 0.0, False
-        self.states: dict[str, Lifecycle] = {}
-        self.life: dict[str, list[Lifecycle]] = defaultdict(list)
+        self.spec, self._looking = spec, threading.Lock()
+        self._clear(zero)
+
+    def _clear(self, zero: float) -> None:
+        """Forget all events: the next look takes them in again."""
+        spec, self.zero = self.spec, zero
+        self.seconds, self.events, self.over = 0.0, 0, False
+        self.life = Life(planned(spec))
         self.updates, self.dropped = Updates(), 0
         self.memory: memory.Held = {}
-        self.reductions, self.again = Reductions(), Again()
+        self.reductions, self.repeats = Reductions(), Repeats(self.life)
         self.losses = self.accuracies = EMPTY
         self.not_finite: Metric | None = None
         self.unsure: dict[str, float] = {}
+        self.by_name: dict[str, Curve] = {}
         self._gradients, self._useless = 0, Counter[str]()  # in float16, by the names of `USELESS`
         self._read: Counter[type] = Counter()
         self._recent: dict[str, deque[Phase]] = defaultdict(lambda: deque(maxlen=DRAWN))
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
-        self.by_name: dict[str, Curve] = {}
         # a loop of a learner's own has batches of its own
         window = WINDOW * spec.batch, WINDOW * (spec.strategy == "custom")
         self._losses = defaultdict[str, Readings](lambda: Readings(np.fmin, *window))
@@ -85,29 +87,31 @@ class Digest:
     @classmethod
     def of(cls, spec: RunSpec, trace: Trace, zero: float = math.inf, over: bool = True) -> Digest:
         """The digest of a trace as it is now."""
-        digest = cls(spec, zero)
-        digest.look(trace, over)
-        return digest
+        return cls(spec, zero).look(trace, over)
 
     # --- taking in ---
 
-    def look(self, trace: Trace, over: bool = False) -> bool:
-        """Take in the new events of a trace; return whether there were any. `over`: no more will
-        come.
-        """
+    def begin(self, zero: float) -> None:
+        """Start the clock at this time, whatever the trace tells."""
+        with self._looking:
+            self._clear(zero)
+
+    def look(self, trace: Trace, over: bool = False) -> Digest:
+        """Take in the new events of its trace; return itself. `over`: no more will come."""
+        with self._looking:
+            self._take_in(trace, over)
+        return self
+
+    def _take_in(self, trace: Trace, over: bool) -> None:
         every, life = self._new(trace, Phase), self._new(trace, Lifecycle)
-        self.again.restarted(life, trace)
-        phases = [p for p in every if not self.again(p)]
-        metrics = [m for m in self._new(trace, Metric) if not self.again(m)]
-        updates = [u for u in self._new(trace, Update) if not self.again(u)]
+        self.life.add(life)
+        phases = [p for p in every if not self.repeats(p)]
+        metrics = [m for m in self._new(trace, Metric) if not self.repeats(m)]
+        updates = [u for u in self._new(trace, Update) if not self.repeats(u)]
         for p in every:
             self._recent[p.task].append(p)
             self._heard[p.task] = max(p.end, self._heard.get(p.task, 0.0))
         self.unsure |= {c.task: c.unsure for c in self._new(trace, Clock)}
-        for e in life:
-            self.life[e.task].append(e)
-            if e.state in (*STATES, "paused", "resumed"):
-                self.states[e.task] = e
         self._start_clock(phases, over)
         for m in metrics:
             if m.name == "loss" or m.name.endswith(" loss"):
@@ -121,7 +125,7 @@ class Digest:
                 self._gradients += m.name == "overflow"  # recorded of each
                 self._useless[m.name] += m.value == 1
         self.dropped += len(self._new(trace, Dropped))
-        memory.add(self.memory, metrics)
+        self.memory = memory.added(self.memory, metrics)
         self.updates.add(updates)
         self.reductions.add(phases, updates)
         self._account(over)
@@ -129,12 +133,12 @@ class Digest:
         self.by_name = {name: each.curve(self.zero, early) for name, each in self._losses.items()}
         self.losses = self.by_name.get("loss", next(iter(self.by_name.values()), EMPTY))
         self.accuracies = self._accuracy.curve(self.zero)
-        self.over = over
+        self.over = self.over or over
         moments = [e.at for events in (life, metrics, updates) for e in events]
         if news := [*(p.end for p in every), *moments]:
             self.seconds = max(self.seconds, *news)
             self._ahead = min(self._ahead, time.monotonic() - self.seconds)
-        return bool(news)
+            self.events += len(news)
 
     def _new(self, trace: Trace, kind: type[E]) -> list[E]:
         new = trace.since(kind, self._read[kind])
@@ -159,8 +163,8 @@ class Digest:
         """Add up the waits and device times of the steps that are complete by now."""
         if math.isinf(self.zero):  # the clock has not started, and some worker may not have begun
             return
-        paused = [task for task, e in self.states.items() if e.state in ("paused", "lost")]
-        phases = self.reductions.complete(paused, over)
+        paused = [task for task in self.spec.tasks if self.life.paused(task)]
+        phases = self.reductions.complete([*paused, *self.lost], over)
         self._idle.add(phases, self.zero)
         spent: dict[int, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for p in phases:
@@ -181,13 +185,13 @@ class Digest:
 
     def factor(self, task: str, at: float = math.inf) -> float:
         """How many times slower a task was made: at the time `at`, or by default now."""
-        order = self.last(task, "slowed", before=at)
-        return order.factor if order else self.spec.slow.get(task, 1.0)
+        order = self.life.last(task, "slowed", "full speed", before=at)
+        return order.cause.factor if order else 1.0
 
     def jitter(self, task: str, at: float = math.inf) -> str:
         """The jitter of a task, "" for none: at the time `at`, or by default now."""
-        order = self.last(task, "jittered", before=at)
-        return order.jitter if order else self.spec.jitter_of(task)
+        order = self.life.last(task, "jittered", "steady", before=at)
+        return order.cause.jitter if order else ""
 
     # --- what it says of the run as a whole ---
 
@@ -220,7 +224,7 @@ class Digest:
         each step is subtracted from the time of the whole run, and the rest is overhead. Otherwise
         the overhead of each worker is computed from its own time, and the largest is returned.
         """
-        spans = {task: self._idle.spans[task] for task in self._device}
+        spans = {task: self._idle.spans[task] for task in list(self._device)}
         if not self.spec.device_ms or not spans:
             return None
         if self.reductions.lockstep:
@@ -245,19 +249,9 @@ class Digest:
         return ""
 
     @property
-    def marks(self) -> list[Mark]:
-        """What was done to tasks and hosts, in order of time."""
-        return marks(self.life)
-
-    @property
     def lost(self) -> list[str]:
         """The tasks that the run has gone on without."""
-        return [task for task, e in self.states.items() if e.state == "lost"]
-
-    def last(self, who: str, *states: str, before: float = math.inf) -> Lifecycle | None:
-        """The last event, up to a time, with which a task or host entered one of these states."""
-        life = reversed(self.life.get(who, ()))
-        return next((e for e in life if e.state in states and e.at <= before), None)
+        return [task for task in self.spec.tasks if self.life.state(task) == "lost"]
 
     # --- what it says of the last few steps ---
 
@@ -281,29 +275,23 @@ class Digest:
         """
         kept: list[Phase] = []
         for task in self.tasks:
-            newest_first = reversed(self._recent.get(task, ()))
+            newest_first = reversed(self.latest(task, DRAWN))
             kept += itertools.takewhile(lambda p: p.end > since, newest_first)
         return self.reductions.latest(kept[::-1], since)
 
     def fates(self, task: str) -> list[tuple[str, float, float]]:
-        """The times in which a task did not go on: (one of `FATES`, start, end), where the end is
+        """The times in which a task did not go on: (one of `HALTS`, start, end), where the end is
         infinity if it still lasts. A task is `cut` if its host is.
         """
-        found = []
-        for who in (f"host:{self.spec.places[task]}", task):
-            back = ("resumed", "healed", "starting")
-            turns = [e for e in self.life.get(who, ()) if e.state in (*FATES, *back)]
-            ends = [*(e.at for e in turns[1:]), math.inf]
-            pairs = zip(turns, ends, strict=False)  # no turns, no pairs
-            found += [(e.state, e.at, end) for e, end in pairs if e.state in FATES]
-        return found
+        both = (f"host:{self.spec.places[task]}", task)
+        return [(span.state, span.start, span.end) for span in self.life.of(both, *HALTS)]
 
     def step_seconds(self) -> float:
         """Mean seconds of the last ten steps of the slowest worker; 0 before the first."""
         slowest = 0.0
-        for task, phases in self._recent.items():
+        for task in list(self._recent):
             if task.startswith(("worker:", "chief:")):
-                starts: dict[int, float] = {}
+                phases, starts = self.latest(task, DRAWN), dict[int, float]()
                 for p in reversed(phases):
                     starts[p.step] = p.start
                     if len(starts) > 10:
@@ -320,12 +308,12 @@ class Digest:
         phase, and lanes are shown up to the earliest of these ends. A task that has long recorded
         nothing no longer holds the lanes back.
         """
+        heard = dict(self._heard)
         if self.over:
-            every = (e for events in self.life.values() for e in events)
-            last = [e.at for e in every if e.state in (*FATES, "raised", "left", "exhausted")]
-            ends = [*self._heard.values(), *(at + self.step_seconds() for at in last)]
+            last = self.life.of(None, *HALTS, "raised", "left", "exhausted")
+            ends = [*heard.values(), *(span.start + self.step_seconds() for span in last)]
             return max(ends, default=self.seconds)
-        gone = {task for task, e in self.states.items() if e.state in (*ENDED, "paused")}
-        active = [task for task in self._heard if not task.startswith("ps:") and task not in gone]
+        gone = [t for t in heard if self.life.paused(t) or self.life.state(t) in ENDS]
+        active = [t for t in heard if not t.startswith("ps:") and t not in gone]
         long_ago = time.monotonic() - self._ahead - max(1.0, 3 * self.step_seconds())
-        return max(min(map(self._heard.__getitem__, active), default=self.seconds), long_ago)
+        return max(min(map(heard.__getitem__, active), default=self.seconds), long_ago)

@@ -26,9 +26,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from course_lib.record.events import Dropped, Lifecycle, Metric, Phase, Update
+from course_lib.record.life import ENDS, Life
 from course_lib.record.trace import Trace
 
-ENDED = ("done", "failed", "killed", "restarting", "lost")
 CUT = 0.3  # seconds before it is killed for which a process may have no record; usually 0.1
 Key = tuple[str, int]
 """Task and step."""
@@ -167,18 +167,15 @@ def _places(trace: Trace) -> list[_Place]:
 def _lives(trace: Trace) -> dict[str, list[_Life]]:
     """The processes of each task."""
     lives: dict[str, list[_Life]] = defaultdict(list)
-    for e in trace.all(Lifecycle):
-        its = lives[e.task]
-        if e.state == "starting":
-            its.append(_Life(e.at))
-        elif e.state in ENDED and its and not its[-1].state:
-            # a task that fails by an exception says so itself, and leaves all of its record
-            cut = e.state != "done" and not (e.state == "failed" and not e.why)
-            its[-1] = its[-1]._replace(end=e.at, state=e.state, cut=cut)
     heard = {p.task: p.end for p in trace.all(Phase)}
-    for task, its in lives.items():
-        if its and not its[-1].state:  # told to leave when the run was stopped, or then killed
-            its[-1] = its[-1]._replace(end=heard.get(task, its[-1].start), cut=True)
+    for span in Life(trace.all(Lifecycle)).of(None, "starting", *ENDS):
+        its = lives[span.who]
+        if span.state == "starting":  # without an end it was told to leave, or then killed
+            its.append(_Life(span.start, heard.get(span.who, span.start), cut=True))
+        elif its and not its[-1].state:
+            # a task that fails by an exception says so itself, and leaves all of its record
+            whole = span.state == "done" or (span.state == "failed" and not span.cause.why)
+            its[-1] = _Life(its[-1].start, span.start, span.state, not whole)
     return lives
 
 

@@ -30,12 +30,14 @@ Held = dict[str, dict[str, int]]
 """Task -> kind of memory -> bytes."""
 
 
-def add(memory: Held, metrics: Iterable[Metric]) -> None:
-    """Take these metrics into the `memory` of their tasks."""
+def added(memory: Held, metrics: Iterable[Metric]) -> Held:
+    """The `memory` of tasks with these metrics."""
+    memory = dict(memory)
     for m in metrics:
         if m.name in KINDS and math.isfinite(m.value):
             kinds = memory.setdefault(m.task, dict.fromkeys(KINDS, 0))
             kinds[m.name] = max(kinds[m.name], int(m.value))
+    return memory
 
 
 def table(memory: Held, formula: Mapping[str, Mapping[str, int]]) -> str:

@@ -2,7 +2,6 @@
 one, and so has whoever only knows its directory.
 """
 
-import threading
 import time
 from collections.abc import Iterable, Mapping
 
@@ -17,24 +16,25 @@ from course_lib.record.trace import Trace
 
 
 class Monitor:
-    """Looks at a live run with these task `states`, which its owner keeps up to date. `make`: see
-    `Beats`.
-    """
+    """Watches a live run, whose owner keeps these task `states` up to date. `make`: see `Beats`."""
 
     def __init__(
-        self, files: RunDir, trace: Trace, states: Mapping[str, str], make: bool = True
+        self,
+        files: RunDir,
+        digest: Digest,
+        trace: Trace,
+        states: Mapping[str, str],
+        make: bool = True,
     ) -> None:
-        self._trace, self._states = trace, states
+        self._digest, self._trace, self._states = digest, trace, states
         self._beats = Beats(files.beats, files.spec.tasks, make)
         self._origin, self._services = files.facts.origin, files.facts.services
-        self._digest, self._looking = Digest(files.spec), threading.Lock()
 
     def look(self, busy: Iterable[str] | None = None, handle: str = "run") -> Look:
         """The run as it is now; `busy`: its tasks that run, where others are meant."""
         if busy is None:
             busy = self._running()
-        with self._looking:
-            self._digest.look(self._trace.refresh())
+        self._digest.look(self._trace.refresh())
         beats = {task: self._beats.now(task) for task in self._digest.spec.tasks}
         beats = {t: beat._replace(since=beat.since - self._origin) for t, beat in beats.items()}
         return Look(self._digest, beats, busy, time.monotonic() - self._origin, handle)

@@ -15,8 +15,6 @@ from typing import Any
 
 from course_lib.errors import Interrupted
 from course_lib.notebook.shell import running
-from course_lib.record.digest import Digest
-from course_lib.record.events import ACTIVE
 
 AFTER = 2.0  # seconds
 EVERY = 0.5
@@ -76,23 +74,19 @@ class Line:
 
 
 def of_run(run: Any, name: str = "") -> Callable[[], str]:
-    """What is to be said of a live run, at any time: see `how_far`, and for how long it was waited
-    for.
-    """
-    digest, began = Digest(run.spec), time.monotonic()
+    """The text of a line about a live run: see `how_far`, and for how long it was waited for."""
+    own, began = run.spec.strategy == "custom", time.monotonic()
 
     def says() -> str:
         took = f" after {time.monotonic() - began:.0f} s"
-        own = run.spec.strategy == "custom"
-        return how_far(run, digest, name or ("The run" if own else run.spec.strategy), took)
+        return how_far(run, name or ("The run" if own else run.spec.strategy), took)
 
     return says
 
 
-def how_far(run: Any, digest: Digest, name: str, took: str = "") -> str:
+def how_far(run: Any, name: str, took: str = "") -> str:
     """The state of a live run, how far it is, and for whom it stands still."""
-    state, still = run.state, run.standstill()
-    digest.look(run.trace, over=state not in ACTIVE)
+    state, still, digest = run.state, run.standstill(), run.digest
     told = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
     of = f" of {run.spec.steps:,}" if told else ""
     steps = f": step {digest.steps_done:,}{of}" if digest.steps_done else ""

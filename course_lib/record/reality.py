@@ -12,16 +12,15 @@ something is imposed on a run for a while, the run stays emulated after that has
 runs out of memory is not imposed on: that really happens.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from course_lib.record.events import Lifecycle
-from course_lib.record.trace import Trace
+from course_lib.record.life import Life, Span, planned
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
-
-Life = Sequence[Lifecycle]
 
 
 class Reality(NamedTuple):
@@ -35,16 +34,15 @@ MEASURED = Reality("measured", "Real processes and real bytes; nothing is impose
 SIMULATED = Reality("simulated", "The model ran; no process did.")
 
 
-def reality(spec: RunSpec, trace: Trace | None = None) -> Reality:
-    """How real the run of a spec is: as it is planned or, with its trace, as it has been so far."""
-    life = trace.all(Lifecycle) if trace else []
+def reality(spec: RunSpec, life: Life | None = None) -> Reality:
+    """How real the run of a spec is: as it is planned or, with its life, as it has been so far."""
+    life = life or Life(planned(spec))
     on_steps = [*_slow(spec, life), *_jitter(spec, life)]
-    return _judge([*_devices(spec), *_links(spec, life), *_cuts(life), *on_steps])
+    return _judge([*_devices(spec), *_links(spec, life), *_cuts(spec, life), *on_steps])
 
 
-def computing(spec: RunSpec, trace: Trace) -> Reality:
+def computing(spec: RunSpec, life: Life) -> Reality:
     """How real the time is that the tasks of a run computed, whatever its links are."""
-    life = trace.all(Lifecycle)
     return _judge([*_devices(spec), *_slow(spec, life), *_jitter(spec, life)])
 
 
@@ -77,23 +75,19 @@ def _devices(spec: RunSpec) -> list[str]:
 def _slow(spec: RunSpec, life: Life) -> list[str]:
     found = []
     for task in spec.tasks:
-        ordered = [(e.at, e.factor) for e in _of(life, task, "slowed")]
-        changes = [(0.0, spec.slow.get(task, 1.0)), *ordered]
-        factors = {factor for _, factor in changes if factor != 1}
-        if factors:
+        if slowed := life.of(task, "slowed"):
+            factors = {span.cause.factor for span in slowed}
             most = f"{'up to ' if len(factors) > 1 else ''}{max(factors):g}"
-            when = _when([(at, factor != 1) for at, factor in changes])
-            found.append(f"{task} is made {most} times slower{when}")
+            found.append(f"{task} is made {most} times slower{_when(slowed)}")
     return found
 
 
 def _jitter(spec: RunSpec, life: Life) -> list[str]:
     tasks: dict[str, list[str]] = defaultdict(list)  # what was imposed, in words -> on whom
     for task in spec.tasks:
-        ordered = [(e.at, e.jitter) for e in _of(life, task, "jittered")]
-        changes = [(0.0, spec.jitter_of(task)), *ordered]
-        if forms := " and ".join(dict.fromkeys(form for _, form in changes if form)):
-            tasks[forms + _when([(at, bool(form)) for at, form in changes])].append(task)
+        if jittered := life.of(task, "jittered"):
+            forms = dict.fromkeys(span.cause.jitter for span in jittered)
+            tasks[" and ".join(forms) + _when(jittered)].append(task)
     workers = [task for task in spec.tasks if task.startswith("worker:")]
     return [
         f"the steps of {'all workers' if whose == workers else ', '.join(whose)} vary by {forms}"
@@ -102,41 +96,32 @@ def _jitter(spec: RunSpec, life: Life) -> list[str]:
 
 
 def _links(spec: RunSpec, life: Life) -> list[str]:
-    planned = planned_links(spec)
-    found = [f"the links between hosts are held to {planned}"] if planned else []
+    given = planned_links(spec)
+    found = [f"the links between hosts are held to {given}"] if given else []
     for host in spec.all_hosts:
-        orders = _of(life, f"host:{host}", "linked")
-        ordered = [(e.at, Link(mbit=e.mbit, delay_ms=e.delay_ms, loss=e.loss)) for e in orders]
-        given = {link for _, link in ordered} - {spec.link_of(host)}
-        if given:
-            to = f"set to {given.pop()}" if len(given) == 1 else "changed"
-            when = _when([(at, link != spec.link_of(host)) for at, link in ordered])
-            found.append(f"the link of host:{host} is {to}{when}")
+        linked = [(link_of(span.cause), span) for span in life.of(f"host:{host}", "linked")]
+        other = [(link, span) for link, span in linked if link != spec.link_of(host)]
+        if other:
+            links = {link for link, _ in other}
+            to = f"set to {links.pop()}" if len(links) == 1 else "changed"
+            found.append(f"the link of host:{host} is {to}{_when([span for _, span in other])}")
     return found
 
 
-def _cuts(life: Life) -> list[str]:
-    hosts = dict.fromkeys(e.task for e in life if e.state == "cut")
-    turns = {host: _of(life, host, "cut", "healed") for host in hosts}
-    return [
-        f"{host} is cut off{_when([(e.at, e.state == 'cut') for e in events])}"
-        for host, events in turns.items()
-    ]
+def link_of(order: Lifecycle) -> Link:
+    """The link that an order gave to a host."""
+    return Link(mbit=order.mbit, delay_ms=order.delay_ms, loss=order.loss)
 
 
-def _of(life: Life, who: str, *states: str) -> list[Lifecycle]:
-    """When a task or host entered one of these states."""
-    return [e for e in life if e.task == who and e.state in states]
+def _cuts(spec: RunSpec, life: Life) -> list[str]:
+    hosts = {f"host:{host}": life.of(f"host:{host}", "cut") for host in spec.all_hosts}
+    return [f"{host} is cut off{_when(cuts)}" for host, cuts in hosts.items() if cuts]
 
 
-def _when(changes: Sequence[tuple[float, bool]]) -> str:
-    """From when to when something was imposed, in words; "" if from start to end.
-
-    `changes`: times, each with whether it is imposed from then on; for at least one of them it is.
-    """
-    imposed = [i for i, (_, imposed) in enumerate(changes) if imposed]
-    since, after = changes[imposed[0]][0], changes[imposed[-1] + 1 :]
-    if not after:
-        return f" from {since:.1f} s on" if since else ""
-    until = f"{after[0][0]:.1f} s"
-    return f" from {since:.1f} s to {until}" if since else f" until {until}"
+def _when(imposed: Sequence[Span]) -> str:
+    """From when to when something was imposed, in words; "" if from start to end."""
+    since, until = imposed[0].start, imposed[-1].end
+    begun = f" from {since:.1f} s" if since else ""
+    if math.isinf(until):
+        return f"{begun} on" if begun else ""
+    return f"{begun} to {until:.1f} s" if begun else f" until {until:.1f} s"

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.record.events import STATES, Lifecycle, Phase
+from course_lib.record.digest import Digest
+from course_lib.record.events import ACTIVE
 from course_lib.record.files import read_json
 from course_lib.record.frames import Result
 from course_lib.record.monitor import Monitor
@@ -33,10 +34,9 @@ class SavedRun(RunDir):
     def __init__(self, run_dir: Path | str) -> None:
         super().__init__(run_dir)
         self._states: dict[str, str] = {}
-        self._lookout: Monitor | None = None
+        self._monitor: Monitor | None = None
         try:
-            _ = self.spec
-            self._trace = Trace.of_run(self)
+            self._digest, self._trace = Digest(self.spec), Trace.of_run(self)
         except (OSError, ValueError) as error:
             allowed = f"the directory of a run{self._other_version()} ({error})"
             raise SpecError("run_dir", str(run_dir), allowed) from None
@@ -55,9 +55,17 @@ class SavedRun(RunDir):
         return self._trace.refresh()
 
     @property
+    def digest(self) -> Digest:
+        """Its figures so far: the same object each time, brought up to date."""
+        over = self.state not in ACTIVE
+        return self._digest.look(self.trace, over)
+
+    @property
     def state(self) -> str:
         """As `Run.state`. A run that left no outcome counts as stopped."""
-        states = {e.task: e.state for e in self.trace.all(Lifecycle) if e.state in STATES}
+        life = self._digest.look(self.trace).life
+        states = {task: state for task in self.spec.tasks if (state := life.state(task))}
+        self._states |= states
         if self.goes_on():
             return "running" if states and "starting" not in states.values() else "starting"
         if any(state in ("failed", "killed") for state in states.values()):
@@ -69,17 +77,18 @@ class SavedRun(RunDir):
 
     def pulse(self) -> Pulse | None:
         """As `Run.pulse`: the process that started the run may be another."""
-        if not self.goes_on():
+        if self.state not in ACTIVE:
             return None
-        self._states |= {e.task: e.state for e in self.trace.all(Lifecycle) if e.state in STATES}
         with contextlib.suppress(OSError, ValueError):  # it may end at this moment
-            self._lookout = self._lookout or Monitor(self, self._trace, self._states, make=False)
-        return self._lookout.pulse() if self._lookout else None
+            self._monitor = self._monitor or Monitor(
+                self, self._digest, self._trace, self._states, make=False
+            )
+        return self._monitor.pulse() if self._monitor else None
 
     @property
     def reality(self) -> Reality:
         """As `Run.reality`."""
-        return reality(self.spec, self.trace)
+        return reality(self.spec, self.digest.life)
 
     @property
     def result(self) -> Any:
@@ -90,37 +99,35 @@ class SavedRun(RunDir):
         if self.result_file.exists():
             return Result(read_json(self.result_file))
         if self.state == "failed":
-            raise first_failure(self, self.trace)
+            raise first_failure(self, self.digest)
         raise LockstepError(f"the run has no result: it is {self.state}")
 
 
-def first_failure(run: RunDir, trace: Trace) -> TaskFailed:
+def first_failure(run: RunDir, digest: Digest) -> TaskFailed:
     """The first failure of a run, which caused all others. It is found among the errors that tasks
     left and the deaths that the supervisor saw; an error that only tells of the loss of another
     task counts if there is nothing else.
     """
-    life = trace.all(Lifecycle)
+    life, errors = digest.life, run.errors()
     # what came before a restart, or was done without, did not end the run
-    decided = [e for e in life if e.state in ("starting", "lost")]
-    settled = {e.task: e.at for e in decided}
-    attempt = {e.task: e.attempt + (e.state == "lost") for e in decided}
-    # who was told to leave
-    left = {e.task: e for e in life if e.state == "left" and e.at >= settled.get(e.task, 0.0)}
-    origin = run.facts.origin
-    found = [e for e in run.errors() if e.attempt >= attempt.get(e.task, 0)]
-    for death in life:
-        ended = death.state in ("failed", "killed") and death.why
-        if ended and death.at >= settled.get(death.task, 0.0):
-            steps = [phase.step for phase in trace.all(Phase, death.task)]
-            fault, why = death.fault, death.why
-            if told := left.get(death.task):
-                fault, why = told.fault, f"{why}, {told.why}"
-            planned = Fault.of(fault).step if fault else None
-            step = steps[-1] if steps and planned is None else planned
-            at = origin + death.at - _NOTICE
-            found.append(TaskError(task=death.task, step=step, reason=why, at=at))
+    for span in life.of(None, "starting", "lost"):
+        since = span.attempt + (span.state == "lost")
+        errors = [e for e in errors if e.task != span.who or e.attempt >= since]
+    for death in life.of(None, "failed", "killed"):
+        task, fault, why = death.who, death.cause.fault, death.cause.why
+        settled = life.last(task, "starting", "lost")
+        begun = settled.start if settled else 0.0
+        if not why or death.start < begun:
+            continue
+        if (left := life.last(task, "left")) and left.start >= begun:  # it was told to
+            fault, why = left.cause.fault, f"{why}, {left.cause.why}"
+        step = Fault.of(fault).step if fault else None
+        for phase in digest.latest(task, 1) if step is None else ():
+            step = phase.step
+        at = run.facts.origin + death.start - _NOTICE
+        errors.append(TaskError(task=task, step=step, reason=why, at=at))
     nobody = TaskError(task="a task", reason="it left no word of why", at=0.0)
-    first = min(found, key=lambda e: (e.echo, e.at), default=nobody)
+    first = min(errors, key=lambda e: (e.echo, e.at), default=nobody)
     log = run.log_tail(first.task)
     return TaskFailed(first.task, first.step, first.reason, first.traceback, log)
 

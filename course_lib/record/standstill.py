@@ -3,6 +3,7 @@
 """
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
@@ -11,7 +12,8 @@ from course_lib.activity import Activity, sentence
 from course_lib.record import calls
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
-from course_lib.record.events import Lifecycle, Phase, end_of
+from course_lib.record.events import ACTIVE, STATES, Phase, end_of
+from course_lib.record.life import Span
 from course_lib.spec.faults import Fault
 from course_lib.spec.jitter import Jitter
 
@@ -106,8 +108,8 @@ class Look:
         found, certain, cure, least = self.describe(), True, "", SOON
         if self.stopped and all(self.silent(task) and task not in self.held for task in free):
             stops = self.stopped.values()
-            since = max([*(stop.at for stop in stops), *(self.since[task] for task in free)])
-            certain = not all(stop.fault and Fault.of(stop.fault).lasts for stop in stops)
+            since = max([*(stop.start for stop in stops), *(self.since[task] for task in free)])
+            certain = not all(map(_lasts, stops))
         elif endless := calls.endless(self.beats, kept, set(self.beats).difference(self.busy)):
             found, cure, least = endless, calls.CURE, SILENT
             since = max((self.since[t] for t in found if t in self.since), default=self.now)
@@ -143,10 +145,10 @@ class Look:
         if not free or not all(map(self.silent, free)):
             return None
         since, does, kind = max(self.since[task] for task in free), self.describe(), STEPLESS
-        healed = [e for n in self.digest.spec.all_hosts if (e := self._healed(n, since))]
+        healed = [s for n in self.digest.spec.all_hosts if (s := self._healed(n, since))]
         if healed:
-            since, kind = max(e.at for e in healed), JOINING
-            joined = {e.task: Activity(f"is joined again with {e.task}") for e in healed}
+            since, kind = max(span.start for span in healed), JOINING
+            joined = {s.who: Activity(f"is joined again with {s.who}") for s in healed}
             hosts = {t: _host(n) for t, n in self.digest.spec.places.items() if t in free}
             back = {t: joined[host] for t, host in hosts.items() if host in joined}
             does = back | {t: self._does(t, back) for t in free if t not in back}
@@ -154,18 +156,21 @@ class Look:
 
     def restarting(self) -> Standstill | None:
         """That no task moves while some are being started again; None if none is."""
-        states = self.digest.states.items()
-        again = [t for t, e in states if e.state == "restarting" or e.attempt]
-        does = {t: Activity("is starting again") for t in again if t not in self.busy}
-        orders = [e.at for task in does if (e := self.digest.last(task, "restarting"))]
+        life, absent = self.digest.life, set(self.digest.spec.tasks).difference(self.busy)
+        orders = {
+            task: order.start
+            for task in self.digest.spec.tasks
+            if task in absent and life.state(task) in ACTIVE
+            if (order := life.last(task, "restarting"))
+        }
         if not orders or not all(map(self.silent, self.busy)):
             return None
-        since = min(orders)
+        since, does = min(orders.values()), dict.fromkeys(orders, Activity("is starting again"))
         return Standstill(since, self.now - since, does, certain=False, kind=STEPLESS)
 
-    def _healed(self, host: int, since: float) -> Lifecycle | None:
-        last = self.digest.last(_host(host), "cut", "healed")
-        return last if last and last.state == "healed" and last.at >= since else None
+    def _healed(self, host: int, since: float) -> Span | None:
+        last = self.digest.life.last(_host(host), "cut", "healed")
+        return last if last and last.state == "healed" and last.start >= since else None
 
     def going_on(self, still: Standstill | None = None) -> list[Phase]:
         """The phases that are not over. Who may be waiting, and has been silent, does wait; so does
@@ -215,9 +220,10 @@ class Look:
 
     def _since(self, task: str) -> float:
         """When a task was heard of last: its beat, the end of a phase, or that it runs."""
-        phases, state = self.recent[task], self.digest.states.get(task)
+        phases, life = self.recent[task], self.digest.life
         ended = phases[-1].end if phases else 0.0
-        return max(self.beats[task].since, ended, state.at if state else 0.0)
+        state = life.last(task, *STATES, "paused", "resumed")
+        return max(self.beats[task].since, ended, state.start if state else 0.0)
 
     def _in(self, task: str) -> str:
         """What a task is in: "in compute of step 3"."""
@@ -228,12 +234,11 @@ class Look:
             return f"in {beat.what} of your function, step {beat.step},"
         return f"in {beat.what} of step {beat.step}" if beat.what else ""
 
-    def _stop(self, task: str) -> Lifecycle | None:
-        """How a task was paused, or its host cut off, if that lasts."""
+    def _stop(self, task: str) -> Span | None:
+        """The pause of a task, or the cut of its host, if it lasts."""
         host = _host(self.digest.spec.places[task])
-        paused, cut = (task, "paused", "resumed"), (host, "cut", "healed")
-        last = (self.digest.last(*turns) for turns in (paused, cut))
-        return next((event for event in last if event and event.state in ("paused", "cut")), None)
+        paused, cut = (self.digest.life.of(*halt) for halt in ((task, "paused"), (host, "cut")))
+        return next((span for span in (*paused, *cut) if math.isinf(span.end)), None)
 
     def _ends(self, task: str) -> Activity:
         """That a task is paused or cut off, and how to end that."""
@@ -250,9 +255,11 @@ class Look:
         beat, handle = self.beats[task], self.handle
         if not self.silent(task) or beat.what in WAITS or beat.number:
             return None
-        slowed = self.digest.last(task, "slowed")
-        if slowed and slowed.factor > 1:
-            return Activity(f"was {slowed.words}", cure=f"{handle}.slow({task!r}, 1) ends that")
+        slowed = self.digest.life.last(task, "slowed", "full speed")
+        if slowed and slowed.cause.factor > 1 and slowed.start:
+            return Activity(
+                f"was {slowed.cause.words}", cure=f"{handle}.slow({task!r}, 1) ends that"
+            )
         if (late := self._late(task)) > SILENT:
             ends = f"{handle}.jitter({task!r}, None) ends that from the next step on"
             return Activity(f"is delayed by {late:.1f} s of jitter", cure=ends)
@@ -279,6 +286,11 @@ class Look:
             last = f"'{phases[-1].what}' of step {phases[-1].step}"
             return Activity(f"has finished {last}, and nothing since")
         return Activity("has recorded nothing so far")
+
+
+def _lasts(stop: Span) -> bool:
+    """Whether a fault of the spec stopped the task, and ends by itself."""
+    return bool(stop.cause.fault) and bool(Fault.of(stop.cause.fault).lasts)
 
 
 def _host(number: int) -> str:

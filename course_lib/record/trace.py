@@ -28,6 +28,7 @@ from course_lib.record.events import (
 )
 from course_lib.record.files import read_lines
 from course_lib.record.frames import frame
+from course_lib.record.life import Life, Repeats
 from course_lib.record.rundir import RunDir
 from course_lib.record.waits import with_waits
 
@@ -103,6 +104,12 @@ class Trace:
         for name, value in fields.items():
             events = [e for e in events if getattr(e, name) == value]
         return events
+
+    def once(self) -> Trace:
+        """The trace without the events of steps that were done again after a restart."""
+        life = Life(self.all(Lifecycle))
+        repeats = Repeats(life)
+        return Trace(e for e in self if not repeats(e)) if life.restarts else self
 
     @property
     def tasks(self) -> list[str]:

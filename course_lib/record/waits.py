@@ -84,7 +84,7 @@ class Reductions:
 
     def latest(self, phases: Sequence[Phase], since: float) -> list[Phase]:
         """The last phases of a run, which end after `since`, split as far as can be told so far."""
-        return self._split(phases, [u for u in self._named if u.at > since])
+        return self._split(phases, [u for u in list(self._named) if u.at > since])
 
     @property
     def lockstep(self) -> bool:

@@ -10,7 +10,6 @@ from typing import Any
 from course_lib import workloads
 from course_lib.cluster.run import Run
 from course_lib.record import measures
-from course_lib.record.again import once
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.record.ledger import ledger
@@ -27,7 +26,7 @@ def summarize(run: Run) -> dict[str, Any]:
 
     Digests, devices and the test metric are told by tasks at their end: a stopped run has none.
     """
-    trace, digest = once(run.trace), Digest.of(run.spec, run.trace)
+    digest, trace = run.digest, run.trace.once()
     values = {task: value or {} for task, value in run.values.items()}
     model = workloads.load(run.spec).sketch_in(run.spec.framework, run.spec.precision)
     told = _told(run, values, digest)
@@ -126,8 +125,8 @@ def _gradients(run: Run, digest: Digest) -> dict[str, Any]:
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
         "ledger": ledger(run.trace).as_dict(),
-        "restarts": digest.again.restarts,
-        "steps_again": digest.again.steps,
+        "restarts": digest.life.restarts,
+        "steps_again": digest.repeats.steps,
         "tasks_lost": digest.lost,
         "taken_over": [
             {"step": m.step, "from": f"worker:{m.value:.0f}", "to": m.task} for m in given
@@ -221,7 +220,7 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
     appendix B.
     """
     spec, plan = run.spec, run.plan
-    if (computed := computing(spec, run.trace)).word != "measured":
+    if (computed := computing(spec, run.digest.life)).word != "measured":
         return None, f"Left out, as computing is {computed.word}. {computed.why}"
     product = next((v["matmul_flops"] for v in run.values.values() if v and "matmul_flops" in v), 0)
     if not (flops > 0 and product):

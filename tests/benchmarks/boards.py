@@ -25,6 +25,7 @@ from comm.base_comm import BaseComm
 from playwright.sync_api import Page
 
 from course_lib import machine_card, start, strategy_table
+from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
@@ -211,6 +212,11 @@ class Made:
     def __init__(self) -> None:
         self.spec = RunSpec(framework="torch", workers=WORKERS, steps=1_000_000, device_ms=10)
         self.state, self.trace, self.result, self.step = "running", Trace(), {}, 0
+        self._digest = Digest(self.spec)
+
+    @property
+    def digest(self) -> Digest:
+        return self._digest.look(self.trace)
 
     def pulse(self) -> None:
         """Nothing is known but its trace."""

@@ -97,8 +97,7 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
 
 def counted(run: Run) -> memory.Held:
     """What the tasks of a run counted."""
-    found: memory.Held = {}
-    memory.add(found, run.trace.all(Metric))
+    found = memory.added({}, run.trace.all(Metric))
     return found
 
 

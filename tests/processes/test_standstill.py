@@ -313,4 +313,4 @@ def test_who_only_has_the_directory_sees_the_standstill_and_its_end() -> None:
         until(lambda: not still(), "steps after the pause")
     assert saved.pulse() is None and not run.files.beats.exists()
     view.look()
-    assert [mark.word for mark in view.sides[0].digest.marks] == ["pause", "resume"]
+    assert [mark.word for mark in view.sides[0].digest.life.marks()] == ["pause", "resume"]

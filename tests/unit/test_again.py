@@ -3,7 +3,6 @@
 import pytest
 
 from course_lib.record import measures
-from course_lib.record.again import once
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update
 from course_lib.record.trace import Trace
@@ -48,7 +47,7 @@ def digest_of(events: list[Event], in_parts: bool) -> Digest:
 @pytest.mark.parametrize("in_parts", [False, True])
 def test_steps_that_are_done_again_count_once(in_parts: bool) -> None:
     digest = digest_of(TWICE, in_parts)
-    assert (digest.again.restarts, digest.again.steps) == (2, 3)  # 2 and 3, then 4
+    assert (digest.life.restarts, digest.repeats.steps) == (2, 3)  # 2 and 3, then 4
     assert digest.updates.staleness == {0: 6}
     assert digest.steps_done == 6
     assert list(digest.losses.examples) == [8, 16, 24, 32, 40, 48]
@@ -58,7 +57,7 @@ def test_steps_that_are_done_again_count_once(in_parts: bool) -> None:
 def test_a_run_without_restarts_has_no_steps_again() -> None:
     trace = Trace(attempt(0, 0, range(4)))
     digest = Digest.of(SPEC, trace)
-    assert (digest.again.restarts, digest.again.steps, once(trace)) == (0, 0, trace)
+    assert (digest.life.restarts, digest.repeats.steps, trace.once()) == (0, 0, trace)
 
 
 def test_a_task_that_records_a_step_twice_in_one_attempt_did_not_do_it_again() -> None:
@@ -68,7 +67,7 @@ def test_a_task_that_records_a_step_twice_in_one_attempt_did_not_do_it_again() -
 
 
 def test_measures_of_a_whole_trace_take_each_step_as_it_was_first() -> None:
-    trace = once(Trace(TWICE))
+    trace = Trace(TWICE).once()
     assert len(trace.all(Phase, "worker:0", what="apply")) == 6
     assert measures.seconds_to(trace)["start"] == pytest.approx(0.1)
     assert measures.seconds_to(trace)["first_step"] == pytest.approx(1.9)

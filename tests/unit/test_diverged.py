@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from course_lib.commands.screen import strict
-from course_lib.racing.comparison import figures, side_by_side
+from course_lib.racing.comparison import Figures, side_by_side
 from course_lib.racing.fairness import Fairness
 from course_lib.record.digest import Digest
 from course_lib.record.events import Metric
@@ -72,8 +72,11 @@ def test_it_counts_in_the_means_of_its_own_windows_only() -> None:
 
 
 def test_a_race_says_whose_it_is_and_its_json_has_null() -> None:
-    traces = {"fast": losing(*range(6, 40)), "slow": lockstep(40)}
-    entrants = [figures(label, SPEC, trace, "finished") for label, trace in traces.items()]
+    digests = {
+        label: Digest.of(SPEC, trace)
+        for label, trace in (("fast", losing(*range(6, 40))), ("slow", lockstep(40)))
+    }
+    entrants = [Figures(label, digest, "finished") for label, digest in digests.items()]
     found = side_by_side(entrants, Fairness(True, "Fair: nobody waited."))
     assert f"fast: {SAID}" in found.words()
     assert not any(words.startswith("slow: ") for words in found.words())
@@ -84,7 +87,12 @@ def test_a_race_says_whose_it_is_and_its_json_has_null() -> None:
 def test_boards_say_it_beside_the_headline() -> None:
     def view_of(**traces: Trace) -> View:
         run = {"spec": SPEC, "state": "finished", "result": None}
-        view = View({label: SimpleNamespace(**run, trace=each) for label, each in traces.items()})
+        view = View(
+            {
+                label: SimpleNamespace(**run, trace=each, digest=Digest.of(SPEC, each))
+                for label, each in traces.items()
+            }
+        )
         view.look()
         return view
 

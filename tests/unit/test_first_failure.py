@@ -36,7 +36,7 @@ def error(task: str, at: float, reason: str = RESET, echo: bool = True) -> TaskE
 
 
 def blamed(run: SavedRun) -> str:
-    return first_failure(run, run.trace).task
+    return first_failure(run, run.digest).task
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations((2.0, 2.1, 3.2))))
@@ -73,7 +73,7 @@ def test_a_task_that_was_told_to_leave_failed_as_planned_in_the_step_of_the_plan
         Lifecycle("worker:1", "left", f"as planned ({plan})", 2.0, fault=plan),
         Lifecycle("worker:1", "failed", "its process ended with exit code 0", 2.1),
     )
-    failure = first_failure(run, run.trace)
+    failure = first_failure(run, run.digest)
     assert failure.step == 40
     assert failure.reason == f"its process ended with exit code 0, as planned ({plan})"
 

@@ -33,8 +33,7 @@ def test_what_is_noted_in_the_first_step_is_recorded_at_its_peak_and_later_steps
         for activations, exchange in [(5, 7), (9, 2), (100 * step.number, 1)]:
             step.census.note(activations=activations, exchange=exchange)
         step.done()
-    found: memory.Held = {}
-    memory.add(found, [event for event in events if isinstance(event, Metric)])
+    found = memory.added({}, [event for event in events if isinstance(event, Metric)])
     kinds = {"parameters": 40, "gradients": 0, "optimizer_state": 0}
     assert found == {"worker:0": kinds | {"activations": 9, "buffers": 3 + 7}}
     assert [event.step for event in events if event.name == "activations"] == [0]

@@ -22,14 +22,24 @@ from rich.console import Console
 from course_lib.activity import Activity
 from course_lib.commands.watch import frame, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.racing import comparison
+from course_lib.racing.comparison import Comparison, Figures, side_by_side
 from course_lib.racing.fairness import Fairness
-from course_lib.record.curves import Curve, Goal, Readings
+from course_lib.record.curves import Curve, Readings
 from course_lib.record.digest import Digest
-from course_lib.record.events import Event, Lifecycle, Metric, Phase, Update, end_of, to_line
+from course_lib.record.events import (
+    ACTIVE,
+    Event,
+    Lifecycle,
+    Metric,
+    Phase,
+    Update,
+    end_of,
+    to_line,
+)
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.standstill import STEPLESS, Pulse, Standstill
 from course_lib.record.trace import Trace
+from course_lib.record.verdict import Goal
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets.board import RaceBoard, TrainingBoard, pictures
@@ -56,6 +66,11 @@ class SomeRun:
         self.spec, self.state, self.trace, self.error = spec, state, trace, error
         self.orders: list[tuple[Any, ...]] = []
         self.now: Pulse | None = None
+        self._digest = Digest(spec)
+
+    @property
+    def digest(self) -> Digest:
+        return self._digest.look(self.trace, over=self.state not in ACTIVE)
 
     def pulse(self) -> Pulse | None:
         return self.now
@@ -88,13 +103,22 @@ class SomeRun:
 
 
 def race_of(
-    runs: dict[str, SomeRun], why: str = "Fair: nobody queued.", **targets: float | None
+    runs: dict[str, SomeRun],
+    fair: bool | None = True,
+    why: str = "Fair: nobody queued.",
+    **targets: float | None,
 ) -> Any:
-    """A race of such runs that has not noted when its line opened."""
-    entrants = {label: SimpleNamespace(began=None) for label in runs}
-    shown = SimpleNamespace(entrants=entrants, fairness=SimpleNamespace(why=why, advice=""))
+    """A race of such runs."""
+    shown = SimpleNamespace(fairness=Fairness(fair, why))
     goals = {"target_loss": None, "target_accuracy": None} | targets
     return SimpleNamespace(runs=runs, comparison=shown, stop=lambda: None, **goals)
+
+
+def compared(race: Any) -> Comparison:
+    """The comparison of such a race."""
+    found = [Figures(label, run.digest, run.state) for label, run in race.runs.items()]
+    targets = race.target_loss, race.target_accuracy
+    return side_by_side(found, race.comparison.fairness, (), *targets)
 
 
 def view_of(*runs: SomeRun, **targets: float | None) -> View:
@@ -220,10 +244,10 @@ def test_readings_taken_in_pieces_and_out_of_order_make_the_curve_of_them_all() 
 
 def test_nothing_new_is_no_news_and_no_event_is_read_twice() -> None:
     trace, digest = lockstep(), Digest(SPEC)
-    assert digest.look(trace)
-    seen = digest.losses.values.tolist(), dict(digest.updates.staleness)
-    assert not digest.look(trace)
-    assert (digest.losses.values.tolist(), dict(digest.updates.staleness)) == seen
+    assert digest.look(trace).events
+    seen = digest.events, digest.losses.values.tolist(), dict(digest.updates.staleness)
+    digest.look(trace)
+    assert (digest.events, digest.losses.values.tolist(), dict(digest.updates.staleness)) == seen
 
 
 def test_the_accuracy_on_the_way_is_a_curve_of_what_was_measured() -> None:
@@ -327,18 +351,43 @@ def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
 
 def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_fair() -> None:
     view = view_of(SomeRun(lockstep()), SomeRun(asynchronous()))
-    found = [comparison.figures(s.label, SPEC, s.run.trace, "finished") for s in view.sides]
-    shown = comparison.side_by_side(found, Fairness(True, ""))
+    shown = compared(view.race)
     target = shown.target_loss
     seconds = {label: f.seconds_to_target for label, f in shown.entrants.items()}
     fast, slow = sorted(seconds, key=lambda label: seconds[label] or 0)
     assert view.goal == ("loss", pytest.approx(target))
     ratio = f"{(seconds[slow] or 0) / (seconds[fast] or 1):.1f} times sooner than **{slow}**"
-    assert (
-        view.headline().startswith(f"**{fast}** reached loss {target:.3g} in ")
-        and ratio in view.headline()
-    )
+    winner = f"The winner is **{fast}**: **{fast}** reached loss {target:.3g} in "
+    assert view.headline().startswith(winner) and ratio in view.headline()
     assert view.detail() == "Fair: nobody queued."
+
+
+@pytest.mark.parametrize(
+    ("fair", "targets", "says"),
+    [
+        (True, {}, "The winner is async: async reached loss"),
+        (False, {}, "No winner can be named, as the race was not fair; async reached loss"),
+        (None, {}, "No winner can be named, as whether it was fair cannot be told; async"),
+        (True, {"target_loss": 0.2}, "The winner is async: only async reached loss 0.2, after"),
+    ],
+)
+def test_a_board_and_a_comparison_give_the_same_verdict(
+    fair: bool | None, targets: dict[str, float], says: str
+) -> None:
+    """Also of a race in which the accuracy, which is measured but no target, is reached in another
+    order than the loss.
+    """
+    sync, other = lockstep(), asynchronous()
+    for trace, at in ((sync, 8.0), (other, 9.0)):
+        trace._add([Metric("worker:0", "accuracy", 0.5, 5, 6 * BATCH, at)])
+    race = race_of({"sync": SomeRun(sync), "async": SomeRun(other)}, fair, **targets)
+    view = View(race.runs, race)
+    view.look()
+    shown = compared(race)
+    accuracies = {label: f.seconds_to_accuracy or 0.0 for label, f in shown.entrants.items()}
+    assert accuracies["sync"] < accuracies["async"]
+    assert shown.outcome == view.headline().replace("**", "")
+    assert shown.outcome.startswith(says)
 
 
 @pytest.mark.parametrize(
@@ -349,7 +398,7 @@ def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_f
         (("running", "running"), {"target_loss": 1e-9}, "is ahead: loss"),
         (("finished", "finished"), {"target_loss": 1e-9}, "nobody reached loss 1e-09"),
         (("finished", "finished"), {"target_loss": 0.105}, "only **async** reached loss 0.105"),
-        (("stopped", "finished"), {}, "Stopped early. So far: **"),
+        (("stopped", "finished"), {}, "No winner can be named, as **sync** is stopped; **"),
         (("finished", "finished"), {"target_accuracy": 0.9}, "nobody reached accuracy 0.9"),
     ],
 )
@@ -360,19 +409,15 @@ def test_the_headline_says_how_things_stand(
     assert words in view.headline()
 
 
-def test_the_board_of_a_race_that_is_over_counts_from_the_opening_of_the_line() -> None:
+def test_a_clock_that_is_started_late_counts_from_then_on_all_that_was_read_before() -> None:
     opened = 9.0  # later than the trace alone would tell
-    runs = {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())}
-    race = race_of(runs)
-    race.comparison.entrants["sync"].began = opened
-    view = View(race.runs, race)
-    view.look()
-    figures = comparison.figures("sync", SPEC, lockstep(), "finished", zero=opened)
-    found = view.sides[0]
-    assert (found.digest.zero, found.digest.idle) == (opened, figures.idle_share)
-    assert found.digest.losses.seconds.tolist() == figures.curve.seconds.tolist()
-    assert found.digest.losses.rate() == figures.examples_per_second
-    assert view.sides[1].digest.zero == Digest.of(SPEC, asynchronous()).zero
+    run = SomeRun(lockstep())
+    assert run.digest.zero < opened
+    run._digest.begin(opened)
+    found, whole = run.digest, Digest.of(SPEC, lockstep(), opened)
+    assert (found.zero, found.idle) == (opened, whole.idle)
+    assert found.losses.seconds.tolist() == whole.losses.seconds.tolist()
+    assert found.losses.rate() == whole.losses.rate()
 
 
 def test_a_race_without_losses_is_at_its_start() -> None:
@@ -625,7 +670,7 @@ def test_a_new_speed_keeps_the_present_delay_of_the_link() -> None:
     until(lambda: run.orders, "the order is carried out")
     run.trace._add([Lifecycle("host:1", "linked", "by run.link()", 9.0, mbit=50.0, delay_ms=7.0)])
     run.trace._add([Lifecycle("host:1", "linked", "by run.link()", 9.1, mbit=10.0, delay_ms=7.0)])
-    until(lambda: len(board.view.sides[0].digest.life["host:1"]) == 2, "the trace is read")
+    until(lambda: len(board.view.sides[0].digest.life.of("host:1")) == 2, "the trace is read")
     links.speed.value = 30.0
     until(lambda: len(run.orders) == 2, "the order is carried out")
     assert run.orders == [
@@ -787,7 +832,9 @@ def test_a_chart_ends_where_its_lines_and_marks_end_and_holds_nothing_that_is_no
 
 def test_the_controls_of_a_race_that_is_over_are_off() -> None:
     over = race_of(
-        {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())}, why="NOT FAIR: it queued."
+        {"sync": SomeRun(lockstep()), "async": SomeRun(asynchronous())},
+        False,
+        "NOT FAIR: it queued.",
     )
     board, no_race = RaceBoard(over), RaceBoard(over, hide=["fairness"])
     for each in (board, no_race):
@@ -941,11 +988,11 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     side = SomeRun(Trace([*lockstep(), *done]))
     view = View({"it": side})
     view.look()
-    assert view.sides[0].digest.marks == [
-        (9.0, "paused", "pause", ("worker:1",)),
-        (9.5, "resumed", "resume", ("worker:1",)),
-        (9.6, "slowed", "slow \u00d73", ("worker:0",)),
-        (9.8, "restarting", "restart", ("worker:0", "worker:1")),
+    assert view.sides[0].digest.life.marks() == [
+        (9.0, "pause", ("worker:1",)),
+        (9.5, "resume", ("worker:1",)),
+        (9.6, "slow \u00d73", ("worker:0",)),
+        (9.8, "restart", ("worker:0", "worker:1")),
     ]
     zero = view.sides[0].digest.zero
     losses, examples, rate = view.panels()

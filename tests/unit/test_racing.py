@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from course_lib import RunSpec, Workload, hardware
 from course_lib.errors import SpecError
 from course_lib.racing import fairness
-from course_lib.racing.comparison import POINTS, Comparison, Figures, figures, side_by_side
+from course_lib.racing.comparison import POINTS, Comparison, Figures, side_by_side
 from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.racing.fairness import (
     MOST_BUSY,
@@ -37,20 +38,23 @@ from course_lib.racing.fairness import (
 from course_lib.racing.line import StartingLine
 from course_lib.racing.race import race
 from course_lib.racing.shares import divide
-from course_lib.record.curves import WINDOW, outcome
+from course_lib.record.curves import EMPTY, WINDOW, Curve
 from course_lib.record.digest import Digest
 from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, Update
+from course_lib.record.life import Life
+from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
+from course_lib.record.verdict import Entry, Goal, Standing, quoted
 from course_lib.record.waits import met
 from course_lib.workloads.sketch import Sketch
-from tests.made_up import BATCH, EVENTS, SPEC, asynchronous, lockstep
+from tests.made_up import BATCH, SPEC, asynchronous, lockstep
 
 HERE = hardware.probe()
 
 
-def of(trace: Trace, spec: RunSpec = SPEC, label: str = "it", **more: Any) -> Figures:
-    return figures(label, spec, trace, "finished", **more)
+def of(trace: Trace, label: str = "it", zero: float = math.inf) -> Figures:
+    return Figures(label, Digest.of(SPEC, trace, zero), "finished")
 
 
 def comparing(*found: Figures, **targets: float) -> Comparison:
@@ -281,13 +285,13 @@ def test_without_a_target_they_race_for_the_lowest_loss_that_all_have_reached() 
     assert all(f.seconds_to_target is not None for f in shown.entrants.values())
     fast, slow = shown.entrants["good"], shown.entrants["bad"]
     assert fast.seconds_to_target < slow.seconds_to_target  # type: ignore[operator]
-    assert shown.first == "good"
+    assert shown.winner == "good"
 
 
 def test_a_target_that_nobody_reaches_is_reached_by_nobody() -> None:
     shown = comparing(of(lockstep()), target_loss=1e-6)
     found = shown.entrants["it"]
-    assert (found.seconds_to_target, found.examples_to_target, shown.first) == (None, None, None)
+    assert (found.seconds_to_target, found.examples_to_target) == (None, None)
 
 
 def reading(accuracies: list[float], tasks: int = 1, late: float = 0.0) -> Trace:
@@ -331,7 +335,6 @@ def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reach
     )
     shown = comparing(good, bad)
     assert shown.target_accuracy == 0.7
-    assert shown.first_to_accuracy == "good"
     rows = {row[0]: row[1:] for row in shown.rows()}
     assert rows["seconds to accuracy 0.700"] == ["3.00", "5.00"]
     assert shown.as_dict()["entrants"]["bad"]["accuracy_curve"]["accuracy"] == [0.4, 0.6, 0.7]
@@ -339,7 +342,7 @@ def test_without_a_target_accuracy_they_race_for_the_highest_that_all_have_reach
 
 def test_where_no_accuracy_was_measured_there_is_no_target_and_no_line_in_the_table() -> None:
     shown = comparing(of(lockstep()))
-    assert (shown.target_accuracy, shown.first_to_accuracy) == (None, None)
+    assert shown.target_accuracy is None
     assert not len(shown.entrants["it"].accuracy_curve.values)
     assert not any(" to accuracy" in row[0] for row in shown.rows())
 
@@ -442,9 +445,9 @@ def test_a_race_between_entrants_with_other_workers_or_stragglers_is_not_fair() 
 
 def test_a_race_in_which_one_entrant_alone_was_slowed_on_its_way_is_not_fair() -> None:
     fair, specs = Fairness(True, "Fair."), dict.fromkeys("ab", RunSpec(workers=4))
-    slowed = Trace([Lifecycle("worker:3", "slowed", "", 2.0, factor=4.0)])
-    late = Trace([slowed.all(Lifecycle)[0]._replace(at=2.3)])
-    done = {"a": done_to(slowed), "b": done_to(Trace(EVENTS))}
+    order = Lifecycle("worker:3", "slowed", "", 2.0, factor=4.0)
+    slowed, late = Life([order]), Life([order._replace(at=2.3)])
+    done = {"a": done_to(slowed), "b": done_to(Life())}
     found = with_differences(fair, specs, done)
     said = "NOT FAIR: the entrants do not have the same orders on the way"
     assert (found.fair, found.why) == (
@@ -461,10 +464,10 @@ def test_a_race_in_which_one_entrant_alone_was_slowed_on_its_way_is_not_fair() -
 @pytest.mark.parametrize(
     ("seconds", "fair", "state", "said"),
     [
-        ((2.0, 3.0), True, "finished", "The winner is a: a reached loss 0.300 in 2.0 s, 1.5 times"),
-        ((2.0, None), True, "finished", "The winner is a: only a reached loss 0.300, after 2.0 s"),
-        ((2.0, 2.01), True, "finished", "No winner: a and b reached loss 0.300 equally fast"),
-        ((None, None), True, "finished", "No winner: nobody reached loss 0.300."),
+        ((2.0, 3.0), True, "finished", "The winner is a: a reached loss 0.3 in 2.0 s, 1.5 times"),
+        ((2.0, None), True, "finished", "The winner is a: only a reached loss 0.3, after 2.0 s"),
+        ((2.0, 2.01), True, "finished", "No winner: a and b reached loss 0.3 equally fast"),
+        ((None, None), True, "finished", "No winner: nobody reached loss 0.3."),
         ((2.0, 3.0), False, "finished", "No winner can be named, as the race was not fair; a rea"),
         ((2.0, 3.0), None, "finished", "No winner can be named, as whether it was fair cannot"),
         ((2.0, 3.0), True, "stopped", "No winner can be named, as a is stopped; a reached loss"),
@@ -474,18 +477,22 @@ def test_a_race_in_which_one_entrant_alone_was_slowed_on_its_way_is_not_fair() -
 def test_a_race_names_its_winner_and_the_measure_or_says_why_there_is_none(
     seconds: tuple[float | None, ...], fair: bool | None, state: str, said: str
 ) -> None:
-    found = {
-        label: replace(of(lockstep(), label=label), seconds_to_target=s, state=state)
-        for label, s in zip("ab", seconds, strict=True)
-    }
-    shown = Comparison(found, 0.3, None, Fairness(fair, "."))
-    assert shown.outcome.startswith(said)
+    curves = [EMPTY if s is None else Curve(*np.array([[s], *[[0.3]] * 4])) for s in seconds]
+    entries = {label: Entry(state, c, EMPTY) for label, c in zip("ab", curves, strict=True)}
+    shown = Standing(entries, Goal("loss", 0.3), fair)
+    assert shown.verdict(quoted).startswith(said)
+    assert shown.winner == ("a" if "winner is a" in said else None)
+
+
+def test_a_comparison_says_first_and_as_json_who_won() -> None:
+    shown = comparing(of(lockstep(), label="a"), of(lockstep(20), label="b"), target_loss=1e-9)
+    assert shown.outcome == "No winner: nobody reached loss 1e-09."
     assert shown.words()[0] == shown.as_dict()["outcome"] == shown.outcome
-    assert shown.winner == shown.as_dict()["winner"] == ("a" if "winner is a" in said else None)
+    assert shown.winner is shown.as_dict()["winner"] is None
 
 
 def test_where_no_loss_is_known_the_time_to_the_end_decides() -> None:
-    a, b = (replace(of(Trace(), label=label), seconds=s) for label, s in (("a", 9.0), ("b", 3.0)))
+    a, b = (of(noisy([math.nan] * n), label=label) for label, n in (("a", 10), ("b", 4)))
     shown = comparing(a, b)
     assert (
         shown.outcome == "The winner is b: b came to the end in 3.0 s, 3.0 times sooner than a"
@@ -861,8 +868,13 @@ def waiting(
         files = RunDir(tmp_path / str(n))
         files.line.mkdir(parents=True)
         spec = RunSpec(workers=count, chief=chief and n == 0)
+        (tmp_path / str(n) / "run.json").write_text(RunFacts(origin=1.0).model_dump_json())
         runs[f"entrant {n}"] = SimpleNamespace(
-            files=files, state="running", spec=spec, trace=Trace(events if n == 0 else ())
+            files=files,
+            state="running",
+            spec=spec,
+            trace=Trace(events if n == 0 else ()),
+            digest=Digest(spec),
         )
     return runs
 
@@ -952,5 +964,5 @@ def test_cores_are_handed_out_only_where_none_is_held_back_and_there_are_enough(
 
 
 def test_a_label_with_a_comma_stands_in_quotation_marks() -> None:
-    said = outcome("reached loss 0.3", {"ring, rate 0.8": 1.0, "tree": 2.0})
-    assert said == "“ring, rate 0.8” reached loss 0.3 in 1.0 s, 2.0 times sooner than tree (2.0 s)"
+    both = {"ring, rate 0.8": "“ring, rate 0.8”", "tree": "tree"}
+    assert {label: quoted(label) for label in both} == both

@@ -3,8 +3,8 @@
 import pytest
 
 from course_lib.record.events import Lifecycle
+from course_lib.record.life import Life, planned
 from course_lib.record.reality import computing, over, reality
-from course_lib.record.trace import Trace
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 
@@ -12,7 +12,7 @@ PLAIN = RunSpec(workers=2, hosts=2, framework="python", strategy="custom")
 
 
 def told(*events: Lifecycle, spec: RunSpec = PLAIN) -> tuple[str, str]:
-    word, why = reality(spec, Trace(events))
+    word, why = reality(spec, Life([*planned(spec), *events]))
     return word, why.removeprefix("Real processes and real bytes, but ")
 
 
@@ -53,23 +53,23 @@ def test_a_spec_that_imposes_something_is_emulated_before_and_after_the_start(
     fields: dict[str, object], why: str
 ) -> None:
     spec = RunSpec(**{"framework": "torch", "workers": 2, **fields})
-    assert reality(spec) == reality(spec, Trace())
+    assert reality(spec) == reality(spec, Life(planned(spec)))
     assert told(spec=spec) == ("emulated", why)
 
 
 def test_computing_is_as_real_as_what_is_imposed_on_it_whatever_the_links_are() -> None:
     over_links = RunSpec(framework="torch", workers=2, hosts=2, link=Link(mbit=50))
-    assert computing(over_links, Trace([linked(1.0, 2.0)])).word == "measured"
+    assert computing(over_links, Life([linked(1.0, 2.0)])).word == "measured"
     for event in (slowed(4.0, 2.0), jittered("exponential:5ms", 2.0)):
-        word, why = computing(over_links, Trace([event]))
+        word, why = computing(over_links, Life([event]))
         assert word == "emulated" and "Mbit" not in why
-    assert computing(RunSpec(framework="torch", device_ms=20), Trace()).word == "emulated"
+    assert computing(RunSpec(framework="torch", device_ms=20), Life()).word == "emulated"
 
 
 def test_nothing_imposed_is_measured_and_faults_are_real() -> None:
     states = ("paused", "resumed", "killed")
     faults = [Lifecycle("worker:1", state, "by a learner", 2.0) for state in states]
-    assert reality(PLAIN).word == reality(PLAIN, Trace()).word == told(*faults)[0] == "measured"
+    assert reality(PLAIN).word == reality(PLAIN, Life()).word == told(*faults)[0] == "measured"
 
 
 @pytest.mark.parametrize(

@@ -123,8 +123,9 @@ def test_a_board_knows_how_many_steps_a_loop_will_have_only_if_it_was_told(
         loop.updated("", 1.0, examples=500, gradients=1)
     spec = loop.task.spec
     running = {"state": "running", "pulse": lambda: None}
-    run: Any = SimpleNamespace(spec=spec, trace=Trace(events), **running)
-    assert Digest.of(spec, run.trace).steps_done == 2
+    digest = Digest.of(spec, Trace(events))
+    run: Any = SimpleNamespace(spec=spec, trace=Trace(events), digest=digest, **running)
+    assert digest.steps_done == 2
     view = View({"mine": run})
     view.look()
     assert words in view.headline()

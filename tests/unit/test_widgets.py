@@ -13,6 +13,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from course_lib.errors import SpecError
 from course_lib.record import measures
+from course_lib.record.digest import Digest
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
@@ -34,6 +35,7 @@ class FinishedRun:
             {},
         )
         self.orders: list[Any] = []
+        self.digest = Digest.of(self.spec, self.trace)
 
     def pulse(self) -> None:
         """Nothing is known but its trace."""

@@ -9,7 +9,8 @@ import anywidget
 import numpy as np
 import traitlets
 
-from course_lib.record.curves import WINDOW, Curve, Goal
+from course_lib.record.curves import WINDOW, Curve
+from course_lib.record.verdict import Goal
 from course_lib.widgets.kit import Markup, element, join, page, svg
 from course_lib.widgets.kit.palette import ALARM, entrant
 

@@ -10,7 +10,7 @@ import anywidget
 import ipywidgets as w
 
 from course_lib.errors import LockstepError, SpecError
-from course_lib.record.events import Lifecycle
+from course_lib.record.reality import link_of
 from course_lib.spec.fields import Link
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.kit import page
@@ -167,8 +167,8 @@ class TaskControls(_Following):
         return [side for side in self._named() if self.task.value in side.spec.tasks]
 
     def values(self, side: Side, task: str) -> list[float]:
-        slowed = [e.factor for e in side.digest.life.get(task, []) if e.state == "slowed"]
-        return [side.spec.slow.get(task, 1.0), *slowed]
+        paces = side.digest.life.of(task, "slowed", "full speed")
+        return [1.0, *(span.cause.factor for span in paces)]
 
     def set(self, side: Side, task: str, factor: float) -> None:
         side.order("slow", side.spec.check_slow(task), factor)
@@ -181,11 +181,10 @@ class TaskControls(_Following):
         """Show the factor of the task; enable what can be done in the present state of the runs."""
         live, task = [side for side in self.having() if side.active], self.task.value
         self.show()
-        states = [side.digest.states[task].state for side in live if task in side.digest.states]
         self.pause.disabled = self.kill.disabled = not live
         self.factor.disabled = not any(_can_be_slowed(side, task) for side in live)
         self.delay.disabled = self.factor.disabled
-        self.resume.disabled = "paused" not in states
+        self.resume.disabled = not any(side.digest.life.paused(task) for side in live)
         self.stop.disabled = not any(side.active for side in self.sides)
 
     def _named(self) -> list[Side]:
@@ -235,10 +234,10 @@ class LinkControls(_Following):
         self.speed.disabled = self.cut.disabled = self.heal.disabled = not live
 
 
-def _links(side: Side, host: int) -> list[Link | Lifecycle]:
+def _links(side: Side, host: int) -> list[Link]:
     """The link of a host in the spec of a run, then all that it was set to since."""
-    linked = [e for e in side.digest.life.get(f"host:{host}", []) if e.state == "linked"]
-    return [side.spec.link_of(host), *linked]
+    linked = side.digest.life.of(f"host:{host}", "linked")
+    return [side.spec.link_of(host), *(link_of(span.cause) for span in linked)]
 
 
 def _can_be_slowed(side: Side, task: str) -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import OWN, Phase
-from course_lib.record.marks import marks
 from course_lib.record.standstill import SILENT
 from course_lib.text import round_up
 from course_lib.widgets.kit import Markup, svg
@@ -25,7 +24,7 @@ COLUMNS = 600
 NAMES = (*measures.SHOWN, "hidden", "checkpoint", OWN, *FATE)
 STEPS = 8  # of the slowest worker, that should fit into a lane
 NOTHING = -1  # a column in which no phase was recorded
-GOING = ("starting", "running", "paused", "resumed")  # states that a lane does not name
+GOING = ("", "starting", "running")  # states that a lane does not name
 
 
 class Lane(NamedTuple):
@@ -116,13 +115,12 @@ def lanes(
             if start < window.end and end > window.begin:
                 _paint(cells, window, start, end, what)
             fate = what if math.isinf(end) else fate
-        state = digest.states.get(task)
-        if not (fate or digest.over) and state and state.state not in GOING:
-            fate = state.state
+        if not (fate or digest.over) and (state := digest.life.state(task)) not in GOING:
+            fate = state
         share = idle.share.get(task, 0.0)
         done = [
             ((mark.at - window.begin) / window.span, mark.word)
-            for mark in marks(digest.life, (task, f"host:{digest.spec.places[task]}"))
+            for mark in digest.life.marks((task, f"host:{digest.spec.places[task]}"))
             if window.begin <= mark.at <= window.end  # none in the empty window of damaged times
         ]
         begun = digest.over or digest.latest(task, 1)

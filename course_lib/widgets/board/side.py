@@ -11,7 +11,7 @@ from typing import Any, Protocol
 from course_lib.activity import Activity, names, sentence
 from course_lib.errors import LockstepError
 from course_lib.record import memory
-from course_lib.record.curves import WINDOW, Goal
+from course_lib.record.curves import WINDOW
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Update
 from course_lib.record.reality import reality
@@ -30,6 +30,8 @@ class Watched(Protocol):
     @property
     def trace(self) -> Trace: ...
     @property
+    def digest(self) -> Digest: ...
+    @property
     def result(self) -> Any: ...
     def pulse(self) -> Pulse | None: ...
 
@@ -41,36 +43,27 @@ class Side:
 
     def __init__(self, label: str, run: Watched) -> None:
         self.label, self.run, self.spec = label, run, run.spec
-        self.digest = Digest(run.spec)
         self.state, self.reality = run.state, reality(run.spec)
+        self.digest, self._events = Digest(run.spec), 0  # until the first look
         self.pulse: Pulse | None = None
         self._shown = 0.0  # up to which time lanes were
 
     def look(self) -> bool:
         """Take in what is new; whether anything was."""
-        state = self.run.state  # before the trace: if it is over by now, the trace is whole
-        trace = self.run.trace
-        news = self.digest.look(trace, over=state not in ACTIVE)
+        state = self.run.state  # before the digest: if it is over by now, that is whole
+        self.digest = self.run.digest
         self.pulse = self.run.pulse() if state in ACTIVE else None
-        if news or state != self.state:
-            self.state, self.reality = state, reality(self.spec, trace)
-            return True
-        return False
-
-    def begin_at(self, zero: float) -> None:
-        """Count all figures of a run that is over from this time on."""
-        self.digest = Digest.of(self.spec, self.run.trace, zero)
+        if (self.digest.events, state) == (self._events, self.state):
+            return False
+        self._events, self.state = self.digest.events, state
+        self.reality = reality(self.spec, self.digest.life)
+        return True
 
     def order(self, what: str, *values: Any) -> None:
         """Have a live run do something: it has a method for it. A saved run has none, but is over,
         so nobody orders anything.
         """
         getattr(self.run, what)(*values)
-
-    def reached(self, goal: Goal) -> tuple[float, int] | None:
-        """Seconds and examples to a goal; None if it is not reached."""
-        accuracy = goal.what == "accuracy"
-        return goal.reached(self.digest.accuracies if accuracy else self.digest.losses)
 
     @property
     def active(self) -> bool:

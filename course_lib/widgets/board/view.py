@@ -9,7 +9,8 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from course_lib.record import measures
-from course_lib.record.curves import EMPTY, LEVEL, Goal, in_seconds, outcome
+from course_lib.record.curves import EMPTY
+from course_lib.record.verdict import Entry, Goal, Standing
 from course_lib.text import round_up
 from course_lib.widgets.board import lanes
 from course_lib.widgets.board.charts import Panel, progress, throughput
@@ -46,24 +47,19 @@ class View:
         self.sides = [Side(label, run) for label, run in runs.items()]
         self.race, self.fairness, self.logarithmic = race, "", False
         self._looked, self._span, self._drawn = False, lanes.span_for([]), set[int]()
-        targets = {"accuracy": race.target_accuracy, "loss": race.target_loss} if race else {}
-        goals = [Goal(what, value) for what, value in targets.items() if value is not None]
-        self.given = goals[0] if goals else None
+        self.given = Goal.given(race.target_loss, race.target_accuracy) if race else None
+        self._fair: bool | None = None
 
     def look(self) -> bool:
         """Take in what is new; whether anything was.
 
-        Once a race is over, it is asked when its starting line opened and whether it was fair.
+        Once a race is over, it is asked whether it was fair.
         """
         news, self._looked = any([side.look() for side in self.sides]), True
         if news and self.over and self.race is not None:
-            comparison = self.race.comparison
-            for side in self.sides:
-                began = comparison.entrants[side.label].began
-                if began not in (None, side.digest.zero):
-                    side.begin_at(began)
+            fairness = self.race.comparison.fairness
+            self._fair = fairness.fair
             if not (self._failed or "fairness" in self.hidden):
-                fairness = comparison.fairness
                 self.fairness = " ".join(filter(None, (fairness.why, fairness.advice)))
         active = [side for side in self.sides if side.active]
         self._span = lanes.span_for([s.digest for s in active or self.sides], self._span)
@@ -80,12 +76,22 @@ class View:
         return not any(side.active for side in self.sides)
 
     @property
+    def standing(self) -> Standing:
+        """How the runs stand if they race each other."""
+        shown = [(side.label, side.state, side.digest) for side in self.sides]
+        entries = {label: Entry(state, d.losses, d.accuracies) for label, state, d in shown}
+        return Standing(entries, self.given, self._fair)
+
+    @property
     def goal(self) -> Goal | None:
         """The target of the race, or else the lowest loss that all have reached.
 
         None for a single run, and while one of them has no loss.
         """
-        return self.given or (self._common() if len(self.sides) > 1 else None)
+        alone = len(self.sides) == 1
+        if not self.given and (alone or any(s.digest.losses.record is None for s in self.sides)):
+            return None
+        return self.standing.goal
 
     def panels(self) -> list[Panel]:
         """The charts; with one of the test accuracy if that is measured on the way. Of several
@@ -119,7 +125,7 @@ class View:
         found = []
         for side in self.sides:
             curve, label = side.digest.losses, "" if len(self.sides) == 1 else f" of {side.label}"
-            for mark in side.digest.marks:
+            for mark in side.digest.life.marks():
                 if (at := mark.at - side.digest.zero) > 0:
                     said = f"{mark.word}: {', '.join(mark.who)}{label}, at {at:.1f} s"
                     place = at if over == "seconds" else curve.examples_at(at)
@@ -143,10 +149,10 @@ class View:
             return f"{_names([side.label for side in self.sides])}: {doing}"
         if len(self.sides) == 1:
             return self.sides[0].how_far()
-        if self._failed:
+        if self._failed and not self.over:
             others = _names([side.label for side in self.sides if side.active])
-            return f"{_names(self._failed)} failed{f'; {others} goes on' if others else ''}"
-        return self._outcome(self.goal) if self.over else self._ahead(self.goal)
+            return f"{_names(self._failed)} failed; {others} goes on"
+        return self.standing.verdict(_bold) if self.over else self.standing.ahead(_bold)
 
     def detail(self) -> str:
         """What to know beside the headline: who failed, stands still or learns nothing; of a race
@@ -185,52 +191,14 @@ class View:
             parts += ["", side.details(), measures.table(side.run.trace)]
         return "\n".join(parts).strip()
 
-    # --- who is ahead ---
-
     @property
     def _failed(self) -> list[str]:
         return [side.label for side in self.sides if side.state == "failed"]
 
-    def _common(self) -> Goal | None:
-        """The lowest loss that all have reached; None while one of them has none."""
-        curves = [side.digest.losses for side in self.sides]
-        return Goal.of_all("loss", curves) if all(c.record is not None for c in curves) else None
 
-    def _times(self, goal: Goal) -> tuple[list[tuple[str, float]], str]:
-        """(Label, seconds to the goal) of the runs that reached it, in order of time; and the names
-        of the others.
-        """
-        reached = {side.label: r[0] for side in self.sides if (r := side.reached(goal))}
-        others = [side.label for side in self.sides if side.label not in reached]
-        return sorted(reached.items(), key=lambda pair: pair[1]), _names(others)
-
-    def _ahead(self, goal: Goal | None) -> str:
-        """Who is ahead in a race that goes on."""
-        shared = self._common()
-        if goal is None or shared is None:
-            late = _names([side.label for side in self.sides if side.digest.losses.record is None])
-            return f"At the start: no loss yet from {late}"
-        times, behind = self._times(goal)
-        if not times:  # a target that nobody has reached
-            return self._ahead(shared)
-        (first, seconds), *others = times
-        so_far = f"{goal} after {in_seconds(seconds)}"
-        if behind:
-            return f"**{first}** has reached {so_far}; {behind} not yet"
-        if others[0][1] <= LEVEL * seconds:
-            return f"**{first}** and **{others[0][0]}** are level: {so_far}"
-        later = ", ".join(f"**{label}** after {in_seconds(then)}" for label, then in others)
-        return f"**{first}** is ahead: {so_far}, {later}"
-
-    def _outcome(self, goal: Goal | None) -> str:
-        """Who won a race that is over, and by how much."""
-        early = any(side.state == "stopped" for side in self.sides)
-        stopped = "Stopped early. So far: " if early else ""
-        if goal is None:
-            return f"{stopped}there is no loss to compare"
-        reached = {f"**{side.label}**": side.reached(goal) for side in self.sides}
-        return stopped + outcome(f"reached {goal}", {who: r and r[0] for who, r in reached.items()})
+def _bold(label: str) -> str:
+    return f"**{label}**"
 
 
 def _names(labels: Sequence[str]) -> str:
-    return " and ".join(f"**{label}**" for label in labels)
+    return " and ".join(map(_bold, labels))

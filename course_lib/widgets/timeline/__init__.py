@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -17,6 +18,7 @@ from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
 from course_lib.record import chrome, measures
 from course_lib.record.events import ACTIVE, Lifecycle, Message, Phase, task_key
+from course_lib.record.life import Life, planned
 from course_lib.record.reality import SIMULATED, reality
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
@@ -46,7 +48,7 @@ class TimelineSource(NamedTuple):
     title: str
     reality: str
     why: str
-    imposed: tuple[Lifecycle, ...] = ()
+    imposed: Sequence[Lifecycle] = ()
 
 
 class Timeline(Pictured, anywidget.AnyWidget):
@@ -195,19 +197,13 @@ def source(given: Traceable) -> TimelineSource:
     if spec:
         shares = f"{spec.shares} {'replicas' if spec.replicas > 1 else 'workers'}"
         title = f"{spec.strategy} · {spec.framework} · {shares}"
-        return TimelineSource(trace, title, *reality(spec, trace), _imposed(spec))
+        imposed = planned(spec)
+        life = Life([*imposed, *trace.all(Lifecycle)])
+        return TimelineSource(trace, title, *reality(spec, life), imposed)
     named: Any = given if hasattr(given, "algorithm") and hasattr(given, "workers") else None
     title = f"{named.algorithm}, {named.workers} workers" if named else ""
     real = getattr(given, "reality", ""), getattr(given, "why", "")
     return TimelineSource(trace, title, *real)
-
-
-def _imposed(spec: RunSpec) -> tuple[Lifecycle, ...]:
-    """What a spec makes of tasks, as if it had been ordered at the start."""
-    slow = [Lifecycle(task, "slowed", "", 0.0, factor=f) for task, f in spec.slow.items()]
-    forms = [(task, spec.jitter_of(task)) for task in spec.tasks]
-    late = [Lifecycle(task, "jittered", "", 0.0, jitter=form) for task, form in forms if form]
-    return *slow, *late
 
 
 def _saved(path: Path) -> Trace:

@@ -16,6 +16,7 @@ import numpy as np
 
 from course_lib.record import measures
 from course_lib.record.events import OWN, PHASES, Clock, Lifecycle, Message, Phase, Update, end_of
+from course_lib.record.life import Life
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.widgets.kit.palette import PHASE
@@ -24,18 +25,9 @@ MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
 MOST_NAMES = 200  # of phases of a learner's own
 STEPS_AT_FIRST = 10  # that are in view
 FAULTS = (
-    *("slowed", "jittered", "paused", "resumed", "killed", "failed", "linked", "cut", "healed"),
-    *("raised", "left", "exhausted", "restarting"),
+    *("slowed", "full speed", "jittered", "steady", "paused", "resumed", "killed", "failed"),
+    *("linked", "cut", "healed", "raised", "left", "exhausted", "restarting"),
 )
-ENDED_BY = {
-    "paused": ("resumed", "killed", "failed"),
-    "slowed": ("slowed", "full speed", "killed", "failed"),
-    "jittered": ("jittered", "steady", "killed", "failed"),
-    "linked": ("linked", "cut"),
-    "cut": ("healed",),
-    "killed": ("restarting",),
-    "failed": ("restarting",),
-}
 LARGEST = 2**32 - 1  # that a column of whole numbers holds
 ToTicks = Callable[[list[float]], np.ndarray]
 
@@ -44,8 +36,9 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
     """What the timeline of a trace draws: a description for JSON, and the columns as compressed
     bytes. `imposed`: what was done to tasks before the start.
     """
-    life = trace.all(Lifecycle)
-    hit = {e.task for e in life if e.state in FAULTS}  # hosts among them
+    orders = trace.all(Lifecycle)
+    life = Life([*imposed, *orders])
+    hit = {span.who for span in life.of(None, *FAULTS) if span.start > 0}  # hosts among them
     ends = {end for m in trace.all(Message) for end in (m.src, m.dst)}
     busy = {p.task for p in trace.all(Phase)}
     lanes = sorted({*trace.tasks, *hit, *ends, *busy}, key=_lane_key)
@@ -55,7 +48,7 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
     phases, messages = all_phases[-MOST_EVENTS:], all_messages[-MOST_EVENTS:]
     phases.sort(key=lambda p: (place[p.task], p.start))
     lasting: list[Phase | Message] = [*phases, *messages]
-    moments = [e.at for e in life]
+    moments = [e.at for e in orders]
     origin = min([e.start for e in lasting] + moments, default=0.0)
     end = max([e.end for e in lasting] + moments, default=0.0)
     unit = max((end - origin) / LARGEST, min(1e-6, (end - origin) / 1e6)) or 1e-9
@@ -82,7 +75,7 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
         "unit": unit,
         "endAt": end,
         "phases": [[what, s.color, s.pattern, f"{what}: {s.meaning}"] for what, s in shades],
-        "faults": _faults(life, place, imposed, end),
+        "faults": _faults(life, place, end),
         "unsure": [*unsure.values()],  # seconds, at most, by which its node's clock is wrong
         "opening": _opening(life, phases),
         "leftOut": len(all_phases) - len(phases) + len(all_messages) - len(messages),
@@ -178,28 +171,20 @@ def _step_ends(trace: Trace) -> list[tuple[int, float]]:
     return [(step, last) for step, (_, last) in spans.items()]
 
 
-def _faults(
-    life: list[Lifecycle], place: dict[str, int], imposed: Sequence[Lifecycle], end: float
-) -> list[dict[str, Any]]:
+def _faults(life: Life, place: dict[str, int], end: float) -> list[dict[str, Any]]:
     """What was done to tasks and hosts, or befell them, each until what ends it."""
-    planned = [e for e in imposed if e.task in place]
-    found: list[dict[str, Any]] = []
-    for e in [*planned, *sorted((e for e in life if e.state in FAULTS), key=end_of)]:
-        if e.state == "slowed" and e.factor == 1.0:
-            e = e._replace(state="full speed", why="")
-        if e.state == "jittered" and not e.jitter:
-            e = e._replace(state="steady", why="")
-        lane = place[e.task]
-        for other in found:
-            lasting = (other["lane"], other["until"]) == (lane, end)
-            if lasting and e.state in ENDED_BY.get(other["state"], ()):
-                other["until"] = e.at
-        facts = {"state": e.state, "words": e.words, "factor": e.factor}
-        found.append({"lane": lane, **facts, "at": e.at, "until": end})
+    found = []
+    for span in life.of(None, *FAULTS):
+        if span.who in place:
+            deaths = [death.start for death in life.of(span.who, "killed", "failed")]
+            ends = [at for at in (*deaths, span.end) if at > span.start]  # of a moment: none
+            facts = {"state": span.state, "words": span.cause.words, "factor": span.cause.factor}
+            when = {"at": span.start, "until": min([*ends, end])}
+            found.append({"lane": place[span.who], **facts, **when})
     return found
 
 
-def _opening(life: list[Lifecycle], phases: list[Phase]) -> list[float] | None:
+def _opening(life: Life, phases: list[Phase]) -> list[float] | None:
     """What is in view at first: some steps around the first fault, else in the middle; None:
     everything.
     """
@@ -207,6 +192,6 @@ def _opening(life: list[Lifecycle], phases: list[Phase]) -> list[float] | None:
     if steps <= STEPS_AT_FIRST:
         return None
     began, ended = min(p.start for p in phases), max(p.end for p in phases)
-    faults = (e.at for e in life if e.state in FAULTS and e.at > began)
+    faults = (span.start for span in life.of(None, *FAULTS) if span.start > began)
     middle, width = next(faults, (began + ended) / 2), STEPS_AT_FIRST * (ended - began) / steps
     return [middle - width / 2, middle + width / 2]

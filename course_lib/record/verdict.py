@@ -1,0 +1,170 @@
+"""Verdict: how a race stands, and who has won it. A board, a comparison and `lockstep watch` show
+the same.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from course_lib.record.curves import Curve
+
+LEVEL = 1.03  # of two that came to a goal, neither is ahead if the times differ by less
+
+
+class Goal(NamedTuple):
+    """The goal of a race: a mean `loss` to fall to, or a test `accuracy` to rise to."""
+
+    what: str
+    value: float
+
+    @staticmethod
+    def given(loss: float | None, accuracy: float | None) -> Goal | None:
+        """The target of a race, if it has one."""
+        if accuracy is not None:
+            return Goal("accuracy", accuracy)
+        return None if loss is None else Goal("loss", loss)
+
+    @staticmethod
+    def of_all(what: str, curves: Iterable[Curve]) -> Goal | None:
+        """The best value that all curves have reached, which is the worst of their best values.
+        Curves without a value are left out; None if no curve has one.
+        """
+        best = [curve.record for curve in curves if curve.record is not None]
+        worst = min if what == "accuracy" else max
+        return Goal(what, worst(best)) if best else None
+
+    def reached(self, curve: Curve) -> tuple[float, int] | None:
+        """Seconds and examples until a curve first reached the goal; None if it did not."""
+        sign = 1 if self.what == "accuracy" else -1
+        first = bisect_left(curve.best, True, key=lambda best: sign * best >= sign * self.value)
+        if first == len(curve.best):
+            return None
+        return float(curve.seconds[first]), int(curve.examples[first])
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.value:.3g}"
+
+
+class Entry(NamedTuple):
+    """The state of an entrant's run, and its curves so far."""
+
+    state: str
+    losses: Curve
+    accuracies: Curve
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How a race stands. `given`: its target, if it has one. `fair`: None if that is not known.
+
+    Sentences name an entrant as `name` returns it for a label.
+    """
+
+    entries: Mapping[str, Entry]
+    given: Goal | None = None
+    fair: bool | None = None
+
+    @cached_property
+    def goal(self) -> Goal | None:
+        """The target, or else the lowest loss that all have reached; None if there is no loss."""
+        return self.given or Goal.of_all("loss", [entry.losses for entry in self.entries.values()])
+
+    @cached_property
+    def ranked(self) -> list[tuple[str, float]]:
+        """The entrants that reached the goal, and after how many seconds, the fastest first.
+        Without a goal, those that came to their end.
+        """
+        ends = [(label, self._seconds(entry)) for label, entry in self.entries.items()]
+        known = [(label, seconds) for label, seconds in ends if seconds is not None]
+        return sorted(known, key=lambda end: end[1])
+
+    def _seconds(self, entry: Entry) -> float | None:
+        if self.goal is None:
+            return float(entry.losses.seconds[-1]) if len(entry.losses.seconds) else None
+        accuracy = self.goal.what == "accuracy"
+        reached = self.goal.reached(entry.accuracies if accuracy else entry.losses)
+        return reached[0] if reached else None
+
+    @property
+    def winner(self) -> str | None:
+        """The entrant that won a fair race, in which all came to the end; None if none can be
+        named, or two were level.
+        """
+        certain = self.ranked and not self._level and not self._doubt(str)
+        return self.ranked[0][0] if certain else None
+
+    @property
+    def _level(self) -> bool:
+        """Whether the two fastest needed the same time."""
+        return len(self.ranked) > 1 and self.ranked[1][1] <= LEVEL * self.ranked[0][1]
+
+    def _doubt(self, name: Callable[[str], str]) -> str:
+        """Why the times decide nothing; "" if they do."""
+        for label, entry in self.entries.items():
+            if entry.state != "finished":
+                return f"{name(label)} {'' if entry.state == 'failed' else 'is '}{entry.state}"
+        if self.fair is None:
+            return "whether it was fair cannot be told"
+        return "" if self.fair else "the race was not fair"
+
+    # --- in sentences ---
+
+    def verdict(self, name: Callable[[str], str]) -> str:
+        """Who won a race that is over, and by which measure, or why no winner can be named."""
+        if doubt := self._doubt(name):
+            return f"No winner can be named, as {doubt}; {self._outcome(name)}."
+        who = f"The winner is {name(self.winner)}" if self.winner else "No winner"
+        return f"{who}: {self._outcome(name)}."
+
+    def _outcome(self, name: Callable[[str], str]) -> str:
+        did = f"reached {self.goal}" if self.goal else "came to the end"
+        if not self.ranked:
+            return f"nobody {did}"
+        (first, second), (fast, slow) = self._two(name)
+        if not second:
+            others = f"; {missing} did not" if (missing := self._missing(name)) else ""
+            return f"only {first} {did}, after {in_seconds(fast)}{others}"
+        if self._level:
+            return f"{first} and {second} {did} equally fast, after {in_seconds(fast)}"
+        gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
+        return f"{first} {did} in {in_seconds(fast)}, {gap} {second} ({in_seconds(slow)})"
+
+    def ahead(self, name: Callable[[str], str]) -> str:
+        """Who is ahead in a race that goes on."""
+        without = [name(label) for label, e in self.entries.items() if e.losses.record is None]
+        if without:
+            return f"At the start: no loss yet from {' and '.join(without)}"
+        if not self.ranked:  # a target that nobody has reached
+            return Standing(self.entries).ahead(name)
+        (first, second), (fast, _) = self._two(name)
+        so_far = f"{self.goal} after {in_seconds(fast)}"
+        if missing := self._missing(name):
+            return f"{first} has reached {so_far}; {missing} not yet"
+        if self._level:
+            return f"{first} and {second} are level: {so_far}"
+        later = [f"{name(label)} after {in_seconds(then)}" for label, then in self.ranked[1:]]
+        return f"{first} is ahead: {', '.join([so_far, *later])}"
+
+    def _two(self, name: Callable[[str], str]) -> tuple[list[str], list[float]]:
+        """The names of the two fastest, and their times; "" for a second that there is not."""
+        two = [*self.ranked, ("", 0.0)][:2]
+        return [name(label) if label else "" for label, _ in two], [seconds for _, seconds in two]
+
+    def _missing(self, name: Callable[[str], str]) -> str:
+        """The names of those that have not reached the goal."""
+        there = dict(self.ranked)
+        return " and ".join(name(label) for label in self.entries if label not in there)
+
+
+def quoted(label: str) -> str:
+    """A label in a sentence: in quotation marks if it has a comma."""
+    return f"“{label}”" if "," in label else label
+
+
+def in_seconds(value: float) -> str:
+    """A time for people."""
+    return f"{value:.1f} s" if value >= 1 else f"{1000 * value:.0f} ms"
