@@ -135,7 +135,7 @@ class Run(Orders):
         `handle`: what cures are to call the run.
         """
         starting = dict.fromkeys(self._tasks("starting"), _STARTING)
-        return starting | self._monitor.look(handle=handle).describe()
+        return starting | self._monitor.snapshot(handle=handle).describe()
 
     def standstill(self) -> Standstill | None:
         """Return why no task has moved for half a second or longer; None while one may."""
@@ -154,7 +154,7 @@ class Run(Orders):
     def digest(self) -> Digest:
         """Its figures so far; the same object each time, brought up to now."""
         over = self.state not in ACTIVE
-        return self._digest.look(self.trace, over)
+        return self._digest.update(self.trace, over)
 
     @property
     def reality(self) -> Reality:

@@ -2,7 +2,7 @@
 one, which boards, races, commands and progress lines read. For figures of a whole trace, such as
 its step times and bytes on the wire, see `measures`.
 
-A look costs as much time as there are new events, however long the run has been; only the curves,
+An update costs as much time as there are new events, however long the run has been; only the curves,
 which are numpy arrays, and the counts of staleness are computed from the beginning each time.
 """
 
@@ -35,8 +35,8 @@ ENOUGH = 5  # gradients, before it is said of all of them
 
 
 class Digest:
-    """The digest of one run. `look` takes in the new events of its trace; several threads may look
-    and read.
+    """The digest of one run. `update` takes in the new events of its trace; several threads may
+    do so and read.
 
     `events`: how many it has taken in; `seconds`: time of the last one. `zero`: when the clock
     starts. That is when the last worker begins its second step, since the first one traces and
@@ -51,11 +51,11 @@ class Digest:
     """
 
     def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
-        self.spec, self._looking = spec, threading.Lock()
+        self.spec, self._lock = spec, threading.Lock()
         self._clear(zero)
 
     def _clear(self, zero: float) -> None:
-        """Forget all events: the next look takes them in again."""
+        """Forget all events: the next update takes them in again."""
         spec, self.zero = self.spec, zero
         self.seconds, self.events, self.over = 0.0, 0, False
         self.life = Life(planned(spec))
@@ -87,18 +87,18 @@ class Digest:
     @classmethod
     def of(cls, spec: RunSpec, trace: Trace, zero: float = math.inf, over: bool = True) -> Digest:
         """The digest of a trace as it is now."""
-        return cls(spec, zero).look(trace, over)
+        return cls(spec, zero).update(trace, over)
 
     # --- taking in ---
 
     def begin(self, zero: float) -> None:
         """Start the clock at this time, whatever the trace tells."""
-        with self._looking:
+        with self._lock:
             self._clear(zero)
 
-    def look(self, trace: Trace, over: bool = False) -> Digest:
+    def update(self, trace: Trace, over: bool = False) -> Digest:
         """Take in the new events of its trace; return itself. `over`: no more will come."""
-        with self._looking:
+        with self._lock:
             self._take_in(trace, over)
         return self
 

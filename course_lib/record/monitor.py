@@ -11,7 +11,7 @@ from course_lib.record import calls
 from course_lib.record.beats import Beat, Beats
 from course_lib.record.digest import Digest
 from course_lib.record.rundir import RunDir
-from course_lib.record.standstill import SOON, Look, Pulse, Standstill
+from course_lib.record.standstill import SOON, Pulse, Snapshot, Standstill
 from course_lib.record.trace import Trace
 
 
@@ -30,31 +30,31 @@ class Monitor:
         self._beats = Beats(files.beats, files.spec.tasks, make)
         self._origin, self._services = files.facts.origin, files.facts.services
 
-    def look(self, busy: Iterable[str] | None = None, handle: str = "run") -> Look:
+    def snapshot(self, busy: Iterable[str] | None = None, handle: str = "run") -> Snapshot:
         """The run as it is now; `busy`: its tasks that run, where others are meant."""
         if busy is None:
             busy = self._running()
-        self._digest.look(self._trace.refresh())
+        self._digest.update(self._trace.refresh())
         beats = {task: self._beats.now(task) for task in self._digest.spec.tasks}
         beats = {t: beat._replace(since=beat.since - self._origin) for t, beat in beats.items()}
-        return Look(self._digest, beats, busy, time.monotonic() - self._origin, handle)
+        now = time.monotonic() - self._origin
+        return Snapshot(self._digest, beats, busy, now, self._services, handle)
 
     def standstill(self) -> Standstill | None:
         """Why the run stands still; None if it moves, or if tasks are still to come."""
         lively = self._lively() or not {*self._states.values()} <= {"running", "done", "lost"}
-        return None if lively else self.look().standstill(self._services, self._calls())
+        return None if lively else self.snapshot().standstill(self._calls())
 
     def pulse(self) -> Pulse:
         """What the run does at this moment."""
         if self._lively():
             return Pulse(time.monotonic() - self._origin, None)
-        look, still = self.look(), None
+        now = self.snapshot()
         if {*self._states.values()} <= {"running", "done", "lost"}:
-            still = look.standstill(self._services, self._calls())
-            still = still or look.slow_going(self._services)
-        elif again := look.restarting():
-            still = again
-        return Pulse(look.now, still, look.going_on(still))
+            still = now.standstill(self._calls()) or now.slow_going()
+        else:
+            still = now.restarting()
+        return Pulse(now.now, still, now.going_on(still))
 
     def _running(self) -> list[str]:
         return [task for task, state in [*self._states.items()] if state == "running"]
@@ -70,16 +70,16 @@ class Monitor:
         for one that was stopped or has returned, or if its call of a collective was not that of the
         other ranks.
         """
-        look, kept = self.look(self._digest.spec.tasks), self._calls()
-        for task, stop in look.stopped.items() if failure.remote_traceback else ():
+        now = self.snapshot(self._digest.spec.tasks)
+        for task, stop in now.stopped.items() if failure.remote_traceback else ():
             was = "its host was cut off" if stop.state == "cut" else "it was paused"
             reason = f"{was}, and {failure.task} gave up waiting: {failure.reason}"
-            step = look.beats[task].step
+            step = now.beats[task].step
             return TaskFailed(task, step if step >= 0 else None, reason)
         over = [task for task, state in self._states.items() if state == "done"]
-        found = calls.endless(look.beats, kept, over)
-        if failure.task in found:
-            reason = f"{sentence(found)}. {calls.CURE}. "
+        endless = calls.endless(now.beats, self._calls(), over)
+        if failure.task in endless:
+            reason = f"{sentence(endless)}. {calls.CURE}. "
             reason += f"{failure.task} ended with: {failure.reason}"
             told = failure.remote_traceback, failure.log_tail
             return TaskFailed(failure.task, failure.step, reason, *told)

@@ -58,12 +58,12 @@ class SavedRun(RunDir):
     def digest(self) -> Digest:
         """Its figures so far: the same object each time, brought up to date."""
         over = self.state not in ACTIVE
-        return self._digest.look(self.trace, over)
+        return self._digest.update(self.trace, over)
 
     @property
     def state(self) -> str:
         """As `Run.state`. A run that left no outcome counts as stopped."""
-        life = self._digest.look(self.trace).life
+        life = self._digest.update(self.trace).life
         states = {task: state for task in self.spec.tasks if (state := life.state(task))}
         self._states |= states
         if self.goes_on():

@@ -6,6 +6,7 @@ import itertools
 import math
 import statistics
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from course_lib.activity import Activity, sentence
@@ -62,12 +63,33 @@ class Pulse(NamedTuple):
     going_on: Sequence[Phase] = ()
 
 
-class Look:
+@dataclass(frozen=True)
+class TaskNow:
+    """A task at a moment. `phases`: its last ones; `usual`: the median seconds of its steps, 0 if
+    that is not known; `since` when it has been in the same thing, for `age` seconds: longer than
+    its steps usually take if it is `silent`. `waits`: it may be waiting for others. `inside`: in
+    words, "in compute of step 3". `stop`: its pause, or the cut of its host, if that lasts.
+    """
+
+    name: str
+    beat: Beat
+    phases: Sequence[Phase]
+    usual: float
+    since: float
+    age: float
+    waits: bool
+    silent: bool
+    inside: str
+    stop: Span | None
+
+
+class Snapshot:
     """The tasks of a run at a moment `now` of its trace.
 
-    `beats`: what each task is in, in times of the trace; `busy`: the tasks that run; `handle`: what
-    the run is called in the cures. Of the busy tasks, `since` says when each was heard of last;
-    `stopped` are those that are paused or cut off, `held` those and the slowed that are silent.
+    `beats`: what each task is in, in times of the trace; `busy`: the tasks that run; `services`:
+    the jobs that serve the others; `handle`: what the run is called in the cures. Of the busy
+    tasks, `held` are those that are paused or cut off, then the slowed that are silent; `free` are
+    those that serve nobody and are not stopped.
     """
 
     def __init__(
@@ -76,15 +98,55 @@ class Look:
         beats: Mapping[str, Beat],
         busy: Iterable[str],
         now: float,
+        services: tuple[str, ...] = ("ps",),
         handle: str = "run",
     ) -> None:
         self.digest, self.beats, self.now, self.handle = digest, beats, now, handle
-        self.busy = list(busy)
-        self.recent = {task: self._recent(task) for task in self.busy}
-        self.since = {task: self._since(task) for task in self.busy}
-        self.stopped = {task: stop for task in self.busy if (stop := self._stop(task))}
-        slowed = {task: why for task in self.busy if (why := self._slowed(task))}
-        self.held = slowed | {task: self._ends(task) for task in self.stopped}
+        self.busy = {task: self._task(task) for task in busy}
+        self.stopped = {task: it.stop for task, it in self.busy.items() if it.stop}
+        slowed = {task: why for task, it in self.busy.items() if (why := self._slowed(it))}
+        self.held = {task: self._ends(task) for task in self.stopped}
+        self.held |= {task: why for task, why in slowed.items() if task not in self.stopped}
+        active = [task for task in self.busy if not task.startswith(services)]
+        self.free = [self.busy[task] for task in active if task not in self.stopped]
+
+    def _task(self, name: str) -> TaskNow:
+        beat, life, spec = self.beats[name], self.digest.life, self.digest.spec
+        phases = self.digest.latest(name, RECENT)
+        if not phases and name.startswith("chief"):  # it may only hand out work
+            every = [p for other in self.beats for p in self.digest.latest(other, RECENT)]
+            phases = sorted(every, key=end_of)[-RECENT:]
+        begun: dict[int, float] = {}
+        for p in phases:
+            begun.setdefault(p.step, p.start)
+        usual = statistics.median([b - a for a, b in itertools.pairwise(begun.values())] or [0.0])
+        state = life.last(name, *STATES, "paused", "resumed")
+        since = max(beat.since, state.start if state else 0.0, *(p.end for p in phases[-1:]))
+        # workers under a chief leave no beats: what they have ended is all that is known
+        exchanges = beat.what in WAITS or (not beat.what and spec.chief)
+        least = SOON if exchanges and usual else SILENT
+        halts = life.of(name, "paused") + life.of(f"host:{spec.places[name]}", "cut")
+        return TaskNow(
+            name,
+            beat,
+            phases,
+            usual,
+            since,
+            self.now - since,
+            beat.what in WAITS or beat.number > 0,
+            self.now - since > max(least, STEPS * usual),
+            self._inside(beat),
+            next((span for span in halts if math.isinf(span.end)), None),
+        )
+
+    def _inside(self, beat: Beat) -> str:
+        if beat.number:
+            return f"in {calls.words(beat)}"
+        if beat.what and self.digest.spec.strategy == "custom":
+            return f"in {beat.what} of your function, step {beat.step},"
+        return f"in {beat.what} of step {beat.step}" if beat.what else ""
+
+    # --- why nobody moves ---
 
     def describe(self) -> dict[str, Activity]:
         """Task -> what it does.
@@ -92,206 +154,139 @@ class Look:
         Those that are held come first; they hold up all others that have fallen silent. A server is
         named only if it is held.
         """
-        others = [t for t in self.busy if t not in self.held and not t.startswith("ps:")]
-        first = sorted(self.held, key=lambda task: task not in self.stopped)
-        held = {task: self.held[task] for task in first}
-        return held | {task: self._does(task, held) for task in others}
+        others = [it for task, it in self.busy.items() if not task.startswith("ps:")]
+        return self._with_others(self.held, others)
 
-    def standstill(
-        self, services: tuple[str, ...], kept: Mapping[str, Sequence[Beat]]
-    ) -> Standstill | None:
-        """Why nobody moves; None if somebody may. `services`: the jobs that serve the others;
-        `kept`: the latest calls of each task.
-        """
-        active = [task for task in self.busy if not task.startswith(services)]
-        free = [task for task in active if task not in self.stopped]
-        found, certain, cure, least = self.describe(), True, "", SOON
-        if self.stopped and all(self.silent(task) and task not in self.held for task in free):
-            stops = self.stopped.values()
-            since = max([*(stop.start for stop in stops), *(self.since[task] for task in free)])
-            certain = not all(map(_lasts, stops))
+    def standstill(self, kept: Mapping[str, Sequence[Beat]]) -> Standstill | None:
+        """Why nobody moves; None if somebody may. `kept`: the latest calls of each task."""
+        stops, free = self.stopped.values(), self.free
+        does, certain, cure, least = self.describe(), True, "", SOON
+        if stops and all(it.silent and it.name not in self.held for it in free):
+            since = max([*(stop.start for stop in stops), *(it.since for it in free)])
+            certain = not all(map(_ends_by_itself, stops))
         elif endless := calls.endless(self.beats, kept, set(self.beats).difference(self.busy)):
-            found, cure, least = endless, calls.CURE, SILENT
-            since = max((self.since[t] for t in found if t in self.since), default=self.now)
+            does, cure, least = endless, calls.CURE, SILENT
+            since = max((self.busy[t].since for t in does if t in self.busy), default=self.now)
         else:
-            return self._computing(free)
-        still = Standstill(since, self.now - since, found, certain, cure)
+            return self._computing()
+        still = Standstill(since, self.now - since, does, certain, cure)
         return still if still.seconds > least else None
 
-    def _computing(self, active: Sequence[str]) -> Standstill | None:
+    def _computing(self) -> Standstill | None:
         """The standstill of tasks that all wait for others which compute, and for very long."""
-        late = [t for t in active if self.beats[t].what not in WAITS and not self.beats[t].number]
-        if late in ([], active) or not all(map(self.silent, active)) or set(late) & set(self.held):
+        late = {it.name: it for it in self.free if not it.waits}
+        if len(late) in (0, len(self.free)) or not all(it.silent for it in self.free):
             return None
-        found = {}
-        for task in late:
-            usual, age = self._usual(task), self.now - self.since[task]
-            if age < max(LONG, LONG_STEPS * usual):
-                return None
-            steps = f" (its steps usually take {usual:.1f} s)" if usual else ""
-            found[task] = Activity(
-                f"has been {self._in(task) or 'computing'} for {age:.0f} s{steps}"
-            )
-        others = {task: self._does(task, found) for task in active if task not in found}
-        since = max(self.since[task] for task in active)
-        return Standstill(since, self.now - since, found | others, certain=False)
+        if any(it.age < max(LONG, LONG_STEPS * it.usual) for it in late.values()):
+            return None
+        if self.held.keys() & late.keys():
+            return None
+        does = {}
+        for task, it in late.items():
+            steps = f" (its steps usually take {it.usual:.1f} s)" if it.usual else ""
+            does[task] = Activity(f"has been {it.inside or 'computing'} for {it.age:.0f} s{steps}")
+        since = max(it.since for it in self.free)
+        every = self._with_others(does, self.free)
+        return Standstill(since, self.now - since, every, certain=False)
 
-    def slow_going(self, services: tuple[str, ...]) -> Standstill | None:
+    def slow_going(self) -> Standstill | None:
         """That no task has moved for long, though it will: one computes, or its connections are
         being made again, since its host was healed. None if one has moved.
         """
-        active = [task for task in self.busy if not task.startswith(services)]
-        free = [task for task in active if task not in self.stopped]
-        if not free or not all(map(self.silent, free)):
+        if not self.free or not all(it.silent for it in self.free):
             return None
-        since, does, kind = max(self.since[task] for task in free), self.describe(), STEPLESS
-        healed = [s for n in self.digest.spec.all_hosts if (s := self._healed(n, since))]
-        if healed:
-            since, kind = max(span.start for span in healed), JOINING
-            joined = {s.who: Activity(f"is joined again with {s.who}") for s in healed}
-            hosts = {t: _host(n) for t, n in self.digest.spec.places.items() if t in free}
-            back = {t: joined[host] for t, host in hosts.items() if host in joined}
-            does = back | {t: self._does(t, back) for t in free if t not in back}
+        life, places = self.digest.life, self.digest.spec.places
+        since, does, kind = max(it.since for it in self.free), self.describe(), STEPLESS
+        joined: dict[str, Span] = {}
+        for it in self.free:
+            last = life.last(f"host:{places[it.name]}", "cut", "healed")
+            if last and last.state == "healed" and last.start >= since:
+                joined[it.name] = last
+        if joined:
+            since, kind = max(span.start for span in joined.values()), JOINING
+            back = {t: Activity(f"is joined again with {span.who}") for t, span in joined.items()}
+            does = self._with_others(back, self.free)
         return Standstill(since, self.now - since, does, certain=False, kind=kind)
 
     def restarting(self) -> Standstill | None:
         """That no task moves while some are being started again; None if none is."""
-        life, absent = self.digest.life, set(self.digest.spec.tasks).difference(self.busy)
+        life = self.digest.life
+        absent = [task for task in self.digest.spec.tasks if task not in self.busy]
         orders = {
             task: order.start
-            for task in self.digest.spec.tasks
-            if task in absent and life.state(task) in ACTIVE
-            if (order := life.last(task, "restarting"))
+            for task in absent
+            if life.state(task) in ACTIVE and (order := life.last(task, "restarting"))
         }
-        if not orders or not all(map(self.silent, self.busy)):
+        if not orders or not all(it.silent for it in self.busy.values()):
             return None
         since, does = min(orders.values()), dict.fromkeys(orders, Activity("is starting again"))
         return Standstill(since, self.now - since, does, certain=False, kind=STEPLESS)
-
-    def _healed(self, host: int, since: float) -> Span | None:
-        last = self.digest.life.last(_host(host), "cut", "healed")
-        return last if last and last.state == "healed" and last.start >= since else None
 
     def going_on(self, still: Standstill | None = None) -> list[Phase]:
         """The phases that are not over. Who may be waiting, and has been silent, does wait; so does
         who leaves no beats, as workers under a chief, if the run is `still` and that is why.
         """
-        found = [
-            Phase(task, beat.step, self._kind(task), beat.since, self.now)
-            for task in self.busy
-            if (beat := self.beats[task]).what and beat.since < self.now
-        ]
-        known, does = {p.task for p in found}, still.does if still else {}
-        waits = [task for task in self.busy if task in does and does[task].awaits]
-        return found + [
-            Phase(task, does[task].step, "wait", self.since[task], self.now)
-            for task in waits
-            if task not in known
-        ]
+        phases, does = [], still.does if still else {}
+        for task, it in self.busy.items():
+            if it.beat.what and it.beat.since < self.now:
+                kind = "reduce" if it.beat.number else it.beat.what
+                kind = "wait" if it.waits and it.silent else kind
+                phases.append(Phase(task, it.beat.step, kind, it.beat.since, self.now))
+            elif task in does and does[task].awaits:
+                phases.append(Phase(task, does[task].step, "wait", it.since, self.now))
+        return phases
 
-    def _kind(self, task: str) -> str:
-        beat = self.beats[task]
-        if beat.number:
-            return "wait" if self.silent(task) else "reduce"
-        return "wait" if beat.what in WAITS and self.silent(task) else beat.what
-
-    def silent(self, task: str) -> bool:
-        """Whether a task has been in the same thing for longer than its steps usually take."""
-        usual, what = self._usual(task), self.beats[task].what
-        # workers under a chief leave no beats: what they have ended is all that is known
-        waits = what in WAITS or (not what and self.digest.spec.chief)
-        least = SOON if waits and usual else SILENT
-        return self.now - self.since[task] > max(least, STEPS * usual)
-
-    def _recent(self, task: str) -> list[Phase]:
-        """The last phases of a task; of a chief, which may only hand out work, those of all."""
-        mine = self.digest.latest(task, RECENT)
-        if mine or not task.startswith("chief"):
-            return mine
-        every = [p for other in self.beats for p in self.digest.latest(other, RECENT)]
-        return sorted(every, key=end_of)[-RECENT:]
-
-    def _usual(self, task: str) -> float:
-        """The median seconds of a task's recent steps; 0 if that is not known."""
-        begun: dict[int, float] = {}
-        for p in self.recent[task]:
-            begun.setdefault(p.step, p.start)
-        return statistics.median([b - a for a, b in itertools.pairwise(begun.values())] or [0.0])
-
-    def _since(self, task: str) -> float:
-        """When a task was heard of last: its beat, the end of a phase, or that it runs."""
-        phases, life = self.recent[task], self.digest.life
-        ended = phases[-1].end if phases else 0.0
-        state = life.last(task, *STATES, "paused", "resumed")
-        return max(self.beats[task].since, ended, state.start if state else 0.0)
-
-    def _in(self, task: str) -> str:
-        """What a task is in: "in compute of step 3"."""
-        beat = self.beats[task]
-        if beat.number:
-            return f"in {calls.words(beat)}"
-        if beat.what and self.digest.spec.strategy == "custom":
-            return f"in {beat.what} of your function, step {beat.step},"
-        return f"in {beat.what} of step {beat.step}" if beat.what else ""
-
-    def _stop(self, task: str) -> Span | None:
-        """The pause of a task, or the cut of its host, if it lasts."""
-        host = _host(self.digest.spec.places[task])
-        paused, cut = (self.digest.life.of(*halt) for halt in ((task, "paused"), (host, "cut")))
-        return next((span for span in (*paused, *cut) if math.isinf(span.end)), None)
+    # --- what a task does ---
 
     def _ends(self, task: str) -> Activity:
         """That a task is paused or cut off, and how to end that."""
-        step, host = self.beats[task].step, self.digest.spec.places[task]
-        if self.stopped[task].state == "cut":
-            cure = f"{self.handle}.heal({host}) joins it again"
-            return Activity(f"is cut off with {_host(host)}", step, cure=cure)
+        step, stop = self.beats[task].step, self.stopped[task]
+        if stop.state == "cut":
+            cure = f"{self.handle}.heal({stop.who.removeprefix('host:')}) joins it again"
+            return Activity(f"is cut off with {stop.who}", step, cure=cure)
         return Activity("is paused", step, cure=f"{self.handle}.resume({task!r}) lets it go on")
 
-    def _slowed(self, task: str) -> Activity | None:
+    def _slowed(self, it: TaskNow) -> Activity | None:
         """Why a task takes long over what it is in, and how to end that; None if nothing is known
         to hold it up.
         """
-        beat, handle = self.beats[task], self.handle
-        if not self.silent(task) or beat.what in WAITS or beat.number:
+        if not it.silent or it.waits:
             return None
-        slowed = self.digest.life.last(task, "slowed", "full speed")
+        slowed = self.digest.life.last(it.name, "slowed", "full speed")
         if slowed and slowed.cause.factor > 1 and slowed.start:
-            return Activity(
-                f"was {slowed.cause.words}", cure=f"{handle}.slow({task!r}, 1) ends that"
-            )
-        if (late := self._late(task)) > SILENT:
-            ends = f"{handle}.jitter({task!r}, None) ends that from the next step on"
+            ends = f"{self.handle}.slow({it.name!r}, 1) ends that"
+            return Activity(f"was {slowed.cause.words}", cure=ends)
+        step, spec = max(0, it.beat.step), self.digest.spec
+        jitter = Jitter.of(self.digest.jitter(it.name))
+        times, late = jitter.of_step(spec.seed, it.name, step)
+        if (late := late + (times - 1) * spec.device_ms / 1000) > SILENT:
+            ends = f"{self.handle}.jitter({it.name!r}, None) ends that from the next step on"
             return Activity(f"is delayed by {late:.1f} s of jitter", cure=ends)
         return None
 
-    def _late(self, task: str) -> float:
-        """Seconds by which jitter delays the step that a task is in."""
-        step, spec = max(0, self.beats[task].step), self.digest.spec
-        times, late = Jitter.of(self.digest.jitter(task)).of_step(spec.seed, task, step)
-        return (times - 1) * spec.device_ms / 1000 + late
+    def _with_others(
+        self, causes: Mapping[str, Activity], others: Iterable[TaskNow]
+    ) -> dict[str, Activity]:
+        """What these do, and after them all others, of which the silent wait for them."""
+        return {**causes, **{t.name: self._does(t, causes) for t in others if t.name not in causes}}
 
-    def _does(self, task: str, waits_for: Mapping[str, Activity]) -> Activity:
+    def _does(self, it: TaskNow, waits_for: Mapping[str, Activity]) -> Activity:
         """What a task does that nothing holds up but others."""
-        beat, phases = self.beats[task], self.recent[task]
-        if waits_for and self.silent(task):
-            return Activity("waits", beat.step, tuple(waits_for))
-        if inside := self._in(task):
-            age = self.now - self.since[task]
-            long = self.silent(task) and beat.what not in WAITS and not beat.number
-            return Activity(f"has been {inside} for {age:.0f} s" if long else f"is {inside}")
-        if beat.since > 0 and not phases:
-            return Activity(f"left its last call {self.now - beat.since:.1f} s ago")
-        if phases:
-            last = f"'{phases[-1].what}' of step {phases[-1].step}"
+        if waits_for and it.silent:
+            return Activity("waits", it.beat.step, tuple(waits_for))
+        if it.inside:
+            long = it.silent and not it.waits
+            return Activity(
+                f"has been {it.inside} for {it.age:.0f} s" if long else f"is {it.inside}"
+            )
+        if it.beat.since > 0 and not it.phases:
+            return Activity(f"left its last call {self.now - it.beat.since:.1f} s ago")
+        if it.phases:
+            last = f"'{it.phases[-1].what}' of step {it.phases[-1].step}"
             return Activity(f"has finished {last}, and nothing since")
         return Activity("has recorded nothing so far")
 
 
-def _lasts(stop: Span) -> bool:
-    """Whether a fault of the spec stopped the task, and ends by itself."""
+def _ends_by_itself(stop: Span) -> bool:
+    """Whether a fault of the spec stopped the task, for some seconds."""
     return bool(stop.cause.fault) and bool(Fault.of(stop.cause.fault).lasts)
-
-
-def _host(number: int) -> str:
-    return f"host:{number}"

@@ -216,7 +216,7 @@ class Made:
 
     @property
     def digest(self) -> Digest:
-        return self._digest.look(self.trace)
+        return self._digest.update(self.trace)
 
     def pulse(self) -> None:
         """Nothing is known but its trace."""

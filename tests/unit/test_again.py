@@ -39,8 +39,8 @@ def digest_of(events: list[Event], in_parts: bool) -> Digest:
     digest, trace = Digest(SPEC, zero=0.0), Trace()
     for event in events:
         trace._add([event])
-        digest.look(trace)
-    digest.look(trace, over=True)
+        digest.update(trace)
+    digest.update(trace, over=True)
     return digest
 
 

@@ -70,7 +70,7 @@ class SomeRun:
 
     @property
     def digest(self) -> Digest:
-        return self._digest.look(self.trace, over=self.state not in ACTIVE)
+        return self._digest.update(self.trace, over=self.state not in ACTIVE)
 
     def pulse(self) -> Pulse | None:
         return self.now
@@ -182,8 +182,8 @@ def test_a_digest_read_in_pieces_says_what_one_read_at_once_says(
     growing, digest, whole = Trace(), Digest(spec), Digest.of(spec, trace)
     for piece in np.array_split(np.arange(len(events)), pieces):
         growing._add(events[i] for i in piece)
-        digest.look(growing)
-    digest.look(growing, over=True)
+        digest.update(growing)
+    digest.update(growing, over=True)
     assert digest.zero == whole.zero
     for found, expected in zip(digest.losses, whole.losses, strict=True):
         assert found == pytest.approx(expected)
@@ -199,7 +199,7 @@ def test_a_digest_read_in_pieces_says_what_one_read_at_once_says(
 
 def test_with_backup_workers_lanes_show_who_waits_and_that_nobody_waits_for_the_straggler() -> None:
     digest, trace = Digest(FOUR), with_a_backup()
-    digest.look(trace, over=True)
+    digest.update(trace, over=True)
     first, second, _, straggler = lanes(digest, TimeWindow(3.0, 6.0))
     idle = digest.idle
     assert (
@@ -244,9 +244,9 @@ def test_readings_taken_in_pieces_and_out_of_order_make_the_curve_of_them_all() 
 
 def test_nothing_new_is_no_news_and_no_event_is_read_twice() -> None:
     trace, digest = lockstep(), Digest(SPEC)
-    assert digest.look(trace).events
+    assert digest.update(trace).events
     seen = digest.events, digest.losses.values.tolist(), dict(digest.updates.staleness)
-    digest.look(trace)
+    digest.update(trace)
     assert (digest.events, digest.losses.values.tolist(), dict(digest.updates.staleness)) == seen
 
 
@@ -284,7 +284,7 @@ def test_a_board_says_what_the_memory_of_the_fullest_task_is_taken_by() -> None:
 
 def test_a_lane_holds_each_phase_and_never_more_than_its_columns() -> None:
     digest = Digest(SPEC)
-    digest.look(lockstep(2000), over=True)
+    digest.update(lockstep(2000), over=True)
     end = digest.edge()
     slow, fast = (lane for lane in reversed(lanes(digest, TimeWindow(end - 4.6, end))))
     assert len(slow.cells) == COLUMNS and {NAMES[what] for *_, what in runs(fast.cells)} == {
@@ -309,7 +309,7 @@ def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> 
         ("worker:1", "killed"),
     ]
     trace._add(Lifecycle(task, state, "", at + 0.2 * i) for i, (task, state) in enumerate(life))
-    digest.look(trace)
+    digest.update(trace)
     first, second = lanes(digest, TimeWindow(9.0, 10.0), columns=10)
     assert [(a, b, NAMES[what]) for a, b, what in runs(first.cells) if NAMES[what] == "paused"] == [
         (0, 2, "paused")
@@ -330,7 +330,7 @@ def test_a_phase_with_a_name_of_ones_own_has_its_place_in_a_lane() -> None:
 
 def test_whoever_is_stuck_in_a_phase_is_silent() -> None:
     digest = Digest(SPEC)
-    digest.look(lockstep())
+    digest.update(lockstep())
     lane = lanes(digest, TimeWindow(100, 101))[0]
     assert (lane.cells == NOTHING).all() and lane.note == "silent"
 
@@ -338,7 +338,7 @@ def test_whoever_is_stuck_in_a_phase_is_silent() -> None:
 def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
     trace, digest = Trace([p for p in lockstep() if p.task == "worker:0"]), Digest(SPEC)
     for _ in range(2):
-        digest.look(trace)
+        digest.update(trace)
         span = digest.step_seconds()
         assert span > 0 and [lane.note for lane in lanes(digest, TimeWindow(8.0, 9.0))] == [
             "waits 0%",

@@ -11,7 +11,7 @@ from course_lib.errors import Stalled, StartTimeout
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Phase
-from course_lib.record.standstill import LONG, SILENT, SOON, STEPLESS, Look, Standstill
+from course_lib.record.standstill import LONG, SILENT, SOON, STEPLESS, Snapshot, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec.jitter import Jitter
 from course_lib.spec.run_spec import RunSpec
@@ -35,22 +35,23 @@ def steps(task: str) -> list[Event]:
 
 def look(
     now: float, *more: Event, spec: RunSpec = SPEC, handle: str = "run", **beats: Beat
-) -> Look:
+) -> Snapshot:
     """Twelve steps of all tasks; all are in the reduction of the next step but those that are given
     by keyword: `worker_2`.
     """
     trace = Trace([*(e for task in spec.tasks for e in steps(task)), *more])
     inside = {task: beats.get(task.replace(":", "_"), REDUCE) for task in spec.tasks}
-    return Look(Digest.of(spec, trace, over=False), inside, spec.tasks, now, handle)
+    services = ("ps", "worker") if spec.chief else ("ps",)
+    digest = Digest.of(spec, trace, over=False)
+    return Snapshot(digest, inside, spec.tasks, now, services, handle)
 
 
-def says(of: Look) -> dict[str, str]:
+def says(of: Snapshot) -> dict[str, str]:
     return {task: str(doing) for task, doing in of.describe().items()}
 
 
-def stands(of: Look, kept: Mapping[str, Any] | None = None) -> Standstill | None:
-    services = ("ps", "worker") if of.digest.spec.chief else ("ps",)
-    return of.standstill(services, kept or dict.fromkeys(of.beats, ()))
+def stands(of: Snapshot, kept: Mapping[str, Any] | None = None) -> Standstill | None:
+    return of.standstill(kept or dict.fromkeys(of.beats, ()))
 
 
 @pytest.mark.parametrize(
@@ -124,7 +125,7 @@ def test_a_task_with_long_steps_is_at_work_for_longer() -> None:
     trace = Trace([*phases, Lifecycle("worker:1", "paused", "", 19.0)])
     digest = Digest.of(SPEC, trace, over=False)
     beats = dict.fromkeys(SPEC.tasks, Beat(4, "compute", 20.0))
-    early, late = (Look(digest, beats, ALL[:2], now) for now in (30.0, 60.0))
+    early, late = (Snapshot(digest, beats, ALL[:2], now) for now in (30.0, 60.0))
     assert says(early)["worker:0"] == "is in compute of step 4"
     assert says(late)["worker:0"] == "waits in step 4 for worker:1"
     assert stands(early) is None
@@ -156,7 +157,7 @@ def test_workers_under_a_chief_wait_as_soon_as_it_does_though_they_leave_no_beat
 
 def test_of_tasks_that_say_nothing_nothing_is_made_up() -> None:
     digest = Digest.of(SPEC, Trace(), over=False)
-    nothing = Look(digest, dict.fromkeys(ALL, Beat()), ALL[:1], 99.0)
+    nothing = Snapshot(digest, dict.fromkeys(ALL, Beat()), ALL[:1], 99.0)
     assert says(nothing) == {"worker:0": "has recorded nothing so far"}
 
 
@@ -176,8 +177,8 @@ def test_who_computes_beside_a_paused_task_or_is_in_its_first_step_has_a_second(
     assert stands(look(END + 1.1 * SILENT, PAUSED, worker_0=computes))
     digest = Digest.of(SPEC, Trace([PAUSED]), over=False)  # no step is done yet
     beats = dict.fromkeys(ALL, Beat(0, "reduce", END))
-    assert stands(Look(digest, beats, ALL, END + 0.9 * SILENT)) is None
-    assert stands(Look(digest, beats, ALL, END + 1.1 * SILENT))
+    assert stands(Snapshot(digest, beats, ALL, END + 0.9 * SILENT)) is None
+    assert stands(Snapshot(digest, beats, ALL, END + 1.1 * SILENT))
 
 
 def test_a_pause_that_will_end_as_planned_is_no_standstill_for_certain() -> None:
@@ -196,7 +197,7 @@ def test_a_run_in_which_one_goes_on_does_not_stand_still() -> None:
 
 def test_a_run_whose_last_task_is_paused_stands_still() -> None:
     every = look(9.0, PAUSED)
-    found = stands(Look(every.digest, every.beats, ["worker:2"], 9.0))
+    found = stands(Snapshot(every.digest, every.beats, ["worker:2"], 9.0))
     assert found and [*found.does] == ["worker:2"]
 
 
@@ -227,21 +228,21 @@ def test_who_computes_for_very_long_is_told_as_what_it_is_and_not_for_certain() 
 def test_a_run_whose_slow_task_takes_long_is_without_a_step_and_does_not_stand_still() -> None:
     slowed = Lifecycle("worker:2", "slowed", "by run.slow()", END, factor=500)
     compute = {"worker_2": REDUCE._replace(what="compute")}
-    assert look(END + 0.9 * SILENT, slowed, **compute).slow_going(("ps",)) is None
+    assert look(END + 0.9 * SILENT, slowed, **compute).slow_going() is None
     it = look(END + 1.2, slowed, **compute)
-    found = it.slow_going(("ps",))
+    found = it.slow_going()
     assert stands(it) is None and found and not found.certain
     assert f"{found.brief}: {found.words}" == (
         "without a step for 1.2 s: worker:0 and worker:1 wait in step 12 for worker:2, which was"
         " slowed to 500 times its time"
     )
-    assert look(END + 1.2, slowed, worker_0=Beat(90, "compute", 2.3)).slow_going(("ps",)) is None
+    assert look(END + 1.2, slowed, worker_0=Beat(90, "compute", 2.3)).slow_going() is None
 
 
 def test_a_function_of_the_learners_own_that_does_not_return_is_named() -> None:
     spec = RunSpec(strategy="custom", workers=3, framework="torch")
     late = REDUCE._replace(what="train_step")
-    found = look(END + 12, spec=spec, worker_1=late).slow_going(("ps",))
+    found = look(END + 12, spec=spec, worker_1=late).slow_going()
     assert found and str(found.does["worker:1"]) == (
         "has been in train_step of your function, step 12, for 12 s"
     )
@@ -249,15 +250,15 @@ def test_a_function_of_the_learners_own_that_does_not_return_is_named() -> None:
 
 def test_after_a_heal_a_run_is_connecting_again_until_steps_go_on() -> None:
     cut = [Lifecycle("host:2", "cut", "", END), Lifecycle("host:2", "healed", "", 6.0)]
-    found = look(6.5, *cut).slow_going(("ps",))
+    found = look(6.5, *cut).slow_going()
     assert found and f"{found.brief}: {found.words}" == (
         "connecting again for 0.5 s: worker:0 and worker:1 wait in step 12 for worker:2, which is"
         " joined again with host:2"
     )
     moves = dict.fromkeys(("worker_0", "worker_1", "worker_2"), Beat(13, "compute", 6.4))
-    assert look(6.5, *cut, **moves).slow_going(("ps",)) is None
+    assert look(6.5, *cut, **moves).slow_going() is None
     stuck = dict.fromkeys(("worker_0", "worker_1", "worker_2"), Beat(13, "reduce", 7.0))
-    later = look(9.0, *cut, **stuck).slow_going(("ps",))
+    later = look(9.0, *cut, **stuck).slow_going()
     assert later and later.kind == STEPLESS  # the heal is not why
 
 
@@ -265,7 +266,7 @@ def test_tasks_that_start_again_are_named_until_they_run() -> None:
     again = [Lifecycle(task, "restarting", "", 2.0) for task in ALL]
     begun = Lifecycle("worker:0", "starting", "", 2.1, attempt=1)
     every = look(2.5, *again, begun)
-    found = Look(every.digest, every.beats, [], 2.5).restarting()
+    found = Snapshot(every.digest, every.beats, [], 2.5).restarting()
     assert found and f"{found.brief}: {found.words}" == (
         "without a step for 0.5 s: worker:0, worker:1 and worker:2 are starting again"
     )
