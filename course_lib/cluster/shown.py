@@ -1,4 +1,4 @@
-"""How a notebook shows a run: its state, what can be done with it, and where its record lies."""
+"""Picture of a run in a notebook: its state, what can be done with it, where its record lies."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def bundle(run: Run) -> dict[str, str]:
 
 
 def _failure(run: Run) -> str:
-    """What ended a failed run, in one line."""
+    """Say in one line what ended a failed run."""
     if run.state != "failed":
         return ""
     try:
@@ -43,7 +43,7 @@ def _failure(run: Run) -> str:
 
 
 def _rows(run: Run) -> list[tuple[str, str]]:
-    """What can be done with it now: the code, and what it does."""
+    """List what can be done with it now: the code, and what it does."""
     last = next(task for task in reversed(run.spec.tasks) if task.startswith("worker:"))
     log = (f'run.log("{last}")', "the end of what a task printed")
     if run.state in ACTIVE:

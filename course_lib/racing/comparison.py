@@ -83,9 +83,7 @@ class Figures:
 
     @property
     def clock(self) -> tuple[float, float]:
-        """When the entrant's clock started and when its last loss came, in seconds since the race
-        was called.
-        """
+        """The start of the entrant's clock and its last loss, in seconds since the race began."""
         if self.began is None:
             return math.inf, -math.inf
         return self.began, self.began + self.seconds
@@ -100,7 +98,7 @@ class Figures:
 
 
 def _when(curve: Curve) -> dict[str, list[float]]:
-    """When each reading was taken, in seconds and in examples."""
+    """Return the times of the readings, in seconds and in examples."""
     examples = curve.examples.astype(int)
     return {"seconds": curve.seconds.tolist(), "examples": examples.tolist()}
 
@@ -135,7 +133,7 @@ class Comparison:
 
     @property
     def outcome(self) -> str:
-        """Who won and by which measure, or why no winner can be named, in a sentence."""
+        """The sentence that names the winner and the measure, or why there is no winner."""
         return self.standing.verdict(quoted)
 
     def as_dict(self) -> dict[str, Any]:
@@ -186,8 +184,8 @@ class Comparison:
         return [[name, *(show(f) for f in self.entrants.values())] for name, show in lines.items()]
 
     def words(self) -> list[str]:
-        """What to know beside the table: who won, whether it was fair, whose loss became NaN, and
-        the notes.
+        """Return the sentences beside the table: who won, whether it was fair, whose loss became
+        NaN, and the notes.
         """
         diverged = [f"{label}: {f.diverged}" for label, f in self.entrants.items() if f.diverged]
         fairness = filter(None, (self.fairness.why, self.fairness.advice))

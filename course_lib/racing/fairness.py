@@ -1,4 +1,4 @@
-"""Whether a race was fair: how much of its time an entrant waited for a core, and a rule for how
+"""Fairness of a race: the share of its time that an entrant waited for a core, and a rule for how
 much is too much.
 
 Entrants share one machine. As long as its cores are mostly idle, because emulated devices sleep,
@@ -134,7 +134,7 @@ def load(
 
 
 def done_to(life: Life) -> list[str]:
-    """What was done to the tasks and hosts of a run on its way, and was no fault of its spec: such
+    """List the orders to tasks and hosts of a run on its way that were no fault of its spec, such
     as "worker:3 slowed to 4 times its time".
     """
     orders = [span for span in life.of(None, *ORDERS) if span.start > 0 and not span.cause.fault]
@@ -223,7 +223,7 @@ def _least(*bounds: float | None) -> float | None:
 def _advice(
     machine: Load, excess: float, share: float, device_ms: float, step_ms: float, workers: int
 ) -> str:
-    """What would make the race fair; `excess`: how many times too large the lost `share` was.
+    """Advise what makes a race fair; `excess`: how many times too large the lost `share` was.
 
     Longer device times leave the rest of a step as it is, so the rest becomes a smaller share.
     """

@@ -112,8 +112,8 @@ def _arrived(run: Run) -> set[str]:
 
 
 def _standing(run: Run) -> str:
-    """Where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` if it went
-    past the line without stopping.
+    """Tell where an entrant is before the line opens: `coming`, `here`, `over`, or `gone` if it
+    went past the line without stopping.
     """
     if run.state not in ACTIVE:
         return "over"

@@ -29,7 +29,7 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
 
 
 def prepared(entrants: Sequence[Entrant], share: Machine) -> list[Prepared]:
-    """What each entrant needs to start on its share. Raises `SpecError` if the share has too little
+    """Prepare each entrant to start on its share. Raises `SpecError` if the share has too little
     memory.
     """
     found, warm = [], set[str]()

@@ -2,8 +2,8 @@
 one, which boards, races, commands and progress lines read. For figures of a whole trace, such as
 its step times and bytes on the wire, see `measures`.
 
-An update costs as much time as there are new events, however long the run has been; only the curves,
-which are numpy arrays, and the counts of staleness are computed from the beginning each time.
+An update costs as much time as there are new events, however long the run has been. Only the
+curves, which are numpy arrays, and the counts of staleness are computed from the beginning.
 """
 
 from __future__ import annotations
@@ -184,12 +184,12 @@ class Digest:
         return factor * times * self.spec.device_ms / 1000 + late
 
     def factor(self, task: str, at: float = math.inf) -> float:
-        """How many times slower a task was made: at the time `at`, or by default now."""
+        """Return the factor by which a task was slowed: at the time `at`, or by default now."""
         order = self.life.last(task, "slowed", "full speed", before=at)
         return order.cause.factor if order else 1.0
 
     def jitter(self, task: str, at: float = math.inf) -> str:
-        """The jitter of a task, "" for none: at the time `at`, or by default now."""
+        """Return the jitter of a task, "" for none: at the time `at`, or by default now."""
         order = self.life.last(task, "jittered", "steady", before=at)
         return order.cause.jitter if order else ""
 
@@ -197,8 +197,8 @@ class Digest:
 
     @property
     def steps_done(self) -> int:
-        """How many batches' worth of examples the run has used. Where batches may have other sizes,
-        in functions of a learner's own and in a run that shrinks, the number of the latest step.
+        """The number of batches' worth of examples that the run has used. Where batches may have
+        other sizes, in a learner's own functions and in a run that shrinks: of steps.
         """
         if self.spec.strategy == "custom" or self.spec.elastic:
             return self._newest + 1
@@ -235,8 +235,8 @@ class Digest:
 
     @property
     def diverged(self) -> str:
-        """When the loss became NaN or infinite, or why a fixed loss scale trains nothing, and the
-        cure; empty if all is well.
+        """A sentence: since when the loss is NaN or infinite, or why a fixed loss scale trains
+        nothing, and the cure. Empty if all is well.
         """
         if first := self.not_finite:
             became = f"The {first.name} of {first.task} became {first.value:g} in step {first.step}"

@@ -35,7 +35,7 @@ Key = tuple[str, int]
 
 
 class Ledger(NamedTuple):
-    """How many gradients were `computed`, `applied` and `dropped`, the last by reason. `again`: how
+    """The numbers of gradients `computed`, `applied` and `dropped`, the last by reason. `again`: how
     many updates were made once more, after the run went back to a checkpoint: what the first ones
     had changed is not in the model. `wrong`: what does not add up, in words.
     """
@@ -74,7 +74,7 @@ class _Gradient:
 
     @property
     def fate(self) -> str:
-        """Why it may not have been applied; "" if it had to be."""
+        """The reason for which it may not have been applied; "" if it had to be."""
         if not self.last or self.life.state == "done":
             return ""
         return "lost" if self.life.state in ("failed", "killed") else "unfinished"
@@ -92,7 +92,7 @@ class _Place:
         self.together = Counter(u.step for u in updates if not u.workers)  # those of all workers
 
     def missing(self, computed: Computed) -> Iterator[tuple[Key, int]]:
-        """How many of these gradients of a task and step were not applied here, if any were not."""
+        """Count the gradients of each task and step that were not applied here, if any were not."""
         for key, found in computed.items():
             here = self.named.get(key, 0) + min(self.together.get(key[1], 0), len(found))
             if here < len(found):
@@ -100,7 +100,7 @@ class _Place:
 
     @property
     def again(self) -> int:
-        """How many updates were made once more: their version had been reached before."""
+        """The number of updates made once more: their version had been reached before."""
         return len(self.updates) - len({update.written for update in self.updates})
 
 
@@ -220,7 +220,7 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
 
 
 def _without_record(lives: Sequence[_Life], at: float) -> bool:
-    """Whether a place has no record, or is gone, at this time."""
+    """Tell whether a place has no record, or is gone, at this time."""
     return any(
         life.cut
         and life.end - CUT <= at

@@ -14,34 +14,28 @@ from course_lib.spec.run_spec import RunSpec
 
 ENDS = ("done", "failed", "killed", "restarting", "lost")  # states in which a process is over
 HALTS = ("paused", "killed", "cut")  # states in which a task does not go on
-# In each of these aspects a task or host has one state at a time. All other states are moments.
-ASPECTS = (
-    ("starting", "running", "done", "failed", "killed", "restarting"),
-    ("paused", "resumed"),
-    ("slowed", "full speed"),
-    ("jittered", "steady"),
-    ("linked",),
-    ("cut", "healed"),
-    ("lost",),
-)
-_ASPECT = {state: states[0] for states in ASPECTS for state in states}
-WORDS = {  # the states that are marked on pictures, and how
-    "killed": "kill",
-    "failed": "fail",
-    "paused": "pause",
-    "resumed": "resume",
-    "slowed": "slow",
-    "full speed": "full speed",
-    "jittered": "jitter",
-    "steady": "jitter",
-    "linked": "link",
-    "cut": "cut",
-    "healed": "heal",
-    "raised": "raise",
-    "left": "exit",
-    "exhausted": "oom",
-    "restarting": "restart",
-    "lost": "lost",
+# state -> the aspect of a task or host that it is a state of, "" for a moment; and its word on
+# pictures, "" if it has none. In each aspect a task or host has one state at a time.
+_STATES = {
+    "starting": ("process", ""),
+    "running": ("process", ""),
+    "done": ("process", ""),
+    "failed": ("process", "fail"),
+    "killed": ("process", "kill"),
+    "restarting": ("process", "restart"),
+    "lost": ("part", "lost"),
+    "paused": ("halt", "pause"),
+    "resumed": ("halt", "resume"),
+    "slowed": ("pace", "slow"),
+    "full speed": ("pace", "full speed"),
+    "jittered": ("jitter", "jitter"),
+    "steady": ("jitter", "jitter"),
+    "linked": ("link", "link"),
+    "cut": ("connection", "cut"),
+    "healed": ("connection", "heal"),
+    "raised": ("", "raise"),
+    "left": ("", "exit"),
+    "exhausted": ("", "oom"),
 }
 APART = 0.1  # seconds within which the same done to several is one mark
 
@@ -91,12 +85,13 @@ class Life:
             elif state == "jittered" and not e.jitter:
                 state = "steady"
             span = Span(e.task, state, e.at, e.at, e.attempt, e)
-            if aspect := _ASPECT.get(state):
+            aspect, _ = _STATES.get(state, ("", ""))
+            if aspect:
                 self._end(e, aspect)
                 span.end = math.inf
                 self._lasting[e.task, aspect] = span
             if state in ENDS:
-                self._end(e, "paused")
+                self._end(e, "halt")
             if state == "starting" and e.attempt:
                 self.restarts = max(self.restarts, e.attempt)
                 self.starts[e.task].append(e.at)
@@ -106,41 +101,40 @@ class Life:
         if before := self._lasting.pop((e.task, aspect), None):
             before.end = e.at
 
-    @property
-    def names(self) -> list[str]:
-        """The tasks and hosts to which anything happened, in the order in which it did."""
-        return list(self._spans)
-
     def of(self, who: str | Collection[str] | None, *states: str) -> list[Span]:
-        """The spans in these states, by default in all: of a task or host, of several, or of all
-        (None), in order of their start.
+        """Return the spans in these states, by default in all: of a task or host, of several, or of
+        all (None), in order of their start.
         """
-        names = self.names if who is None else [who] if isinstance(who, str) else who
-        every = [span for name in names for span in list(self._spans.get(name, ()))]
+        names = [*self._spans] if who is None else [who] if isinstance(who, str) else who
+        every = [span for name in names for span in self._spans.get(name, ())]
         chosen = [span for span in every if span.state in states] if states else every
         return chosen if isinstance(who, str) else sorted(chosen, key=lambda span: span.start)
 
     def last(self, who: str, *states: str, before: float = math.inf) -> Span | None:
-        """The span in one of these states that was the last to begin up to a time."""
+        """Return the span in one of these states that was the last to begin up to a time."""
         spans = reversed(self._spans.get(who, ()))
         return next((s for s in spans if s.state in states and s.start <= before), None)
 
     def state(self, task: str) -> str:
-        """The present one of a task's `STATES`; "" before the first."""
+        """Return the present one of a task's `STATES`; "" before the first."""
         now = self.last(task, *STATES)
         return now.state if now else ""
 
     def paused(self, task: str) -> bool:
-        halt = self._lasting.get((task, "paused"))
+        halt = self._lasting.get((task, "halt"))
         return halt is not None and halt.state == "paused"
 
     def marks(self, who: Collection[str] | None = None) -> list[Mark]:
-        """What was done to all tasks and hosts, or to those in `who`, and befell them, in order of
-        time. What is so from the start is no mark.
+        """Return the marks of all tasks and hosts, or of those in `who`, in order of time. What the
+        spec imposes from the start is no mark.
         """
         found: list[Mark] = []
-        for s in (span for span in self.of(who, *WORDS) if span.start > 0):
-            word = f"slow \u00d7{s.cause.factor:g}" if s.state == "slowed" else WORDS[s.state]
+        for s in self.of(who):
+            _, word = _STATES.get(s.state, ("", ""))
+            if not word or s.start <= 0:
+                continue
+            if s.state == "slowed":
+                word = f"slow \u00d7{s.cause.factor:g}"
             for n, mark in enumerate(found):
                 if mark.word == word and s.start - mark.at < APART:
                     found[n] = mark._replace(who=tuple(dict.fromkeys((*mark.who, s.who))))
@@ -151,7 +145,7 @@ class Life:
 
 
 def planned(spec: RunSpec) -> list[Lifecycle]:
-    """What a spec makes of its tasks, as if it had been ordered at the start."""
+    """Return what a spec imposes on its tasks, as orders given at the start."""
     slow = [Lifecycle(task, "slowed", "", 0.0, factor=f) for task, f in spec.slow.items()]
     forms = [(task, spec.jitter_of(task)) for task in spec.tasks]
     late = [Lifecycle(task, "jittered", "", 0.0, jitter=form) for task, form in forms if form]
@@ -176,7 +170,7 @@ class Repeats:
         return max(map(len, self._computed.values()), default=0)
 
     def __call__(self, event: Event) -> bool:
-        """Whether the step of an event was recorded in an earlier attempt as well."""
+        """Tell whether an earlier attempt recorded the step of an event as well."""
         match event:
             case Phase():
                 about: tuple[Any, ...] = (Phase, event.task, event.what)

@@ -1,5 +1,5 @@
-"""Monitor: what a run that goes on does at this moment, from its files. Whoever holds the run has
-one, and so has whoever only knows its directory.
+"""Monitor: reads the present activity of a live run from its files. The process that started the run
+has one, and so has any that only knows its directory.
 """
 
 import time
@@ -31,7 +31,7 @@ class Monitor:
         self._origin, self._services = files.facts.origin, files.facts.services
 
     def snapshot(self, busy: Iterable[str] | None = None, handle: str = "run") -> Snapshot:
-        """The run as it is now; `busy`: its tasks that run, where others are meant."""
+        """Return the run as it is now; `busy`: its tasks that run, where others are meant."""
         if busy is None:
             busy = self._running()
         self._digest.update(self._trace.refresh())
@@ -41,12 +41,12 @@ class Monitor:
         return Snapshot(self._digest, beats, busy, now, self._services, handle)
 
     def standstill(self) -> Standstill | None:
-        """Why the run stands still; None if it moves, or if tasks are still to come."""
+        """Explain why the run stands still; None if it moves, or if tasks are still to come."""
         lively = self._lively() or not {*self._states.values()} <= {"running", "done", "lost"}
         return None if lively else self.snapshot().standstill(self._calls())
 
     def pulse(self) -> Pulse:
-        """What the run does at this moment."""
+        """Return the activity of the run at this moment."""
         if self._lively():
             return Pulse(time.monotonic() - self._origin, None)
         now = self.snapshot()
@@ -60,13 +60,13 @@ class Monitor:
         return [task for task, state in [*self._states.items()] if state == "running"]
 
     def _lively(self) -> bool:
-        """Whether all tasks that others wait for have entered something just now."""
+        """Tell whether all tasks that others wait for have entered something just now."""
         now = time.monotonic()
         active = [task for task in self._running() if not task.startswith(self._services)]
         return bool(active) and all(now - self._beats.now(task).since < SOON for task in active)
 
     def named(self, failure: TaskFailed) -> TaskFailed:
-        """A failure in the name of whoever is its cause, if the task that failed had waited in vain
+        """Return a failure in the name of whoever is its cause, if the task that failed had waited in vain
         for one that was stopped or has returned, or if its call of a collective was not that of the
         other ranks.
         """

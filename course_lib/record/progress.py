@@ -1,6 +1,6 @@
-"""What a wait says while it lasts: one line, kept up to date, once two seconds are over. In a
-notebook it is an output of the cell, on a terminal the last line of stderr; elsewhere nothing. And
-what it says if it is interrupted.
+"""Progress of a wait: one line, kept up to date, once two seconds are over. In a notebook it is an
+output of the cell, on a terminal the last line of stderr; elsewhere there is none. An interrupted
+wait says how to end what goes on.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def of_run(run: Any, name: str = "") -> Callable[[], str]:
 
 
 def how_far(run: Any, name: str, took: str = "") -> str:
-    """The state of a live run, how far it is, and for whom it stands still."""
+    """Say the state of a live run, how far it is, and for whom it stands still."""
     state, still, digest = run.state, run.standstill(), run.digest
     told = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
     of = f" of {run.spec.steps:,}" if told else ""
@@ -96,7 +96,7 @@ def how_far(run: Any, name: str, took: str = "") -> str:
 
 
 def _place() -> Callable[[str, bool], None] | None:
-    """Where a line is shown: a function of its text, and whether it is the last one."""
+    """Return the function that shows a line, given its text and whether it is the last one."""
     shell = running()
     if hasattr(shell, "kernel"):
         return _in_notebook()

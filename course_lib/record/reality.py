@@ -1,5 +1,5 @@
-"""How real a run of processes is: measured or emulated, and why. What a model computes is
-`SIMULATED`; how real a strategy would be on a machine, before it runs, is `strategies.Standing`.
+"""Reality of a run of processes: measured or emulated, and why. What a model computes is
+`SIMULATED`; `strategies.Standing` says it of a strategy before it runs.
 
 - `measured`: real processes, real bytes, nothing imposed on them.
 - `emulated`: real processes and real bytes, but the speed of a device, a task or a link is imposed,
@@ -35,19 +35,19 @@ SIMULATED = Reality("simulated", "The model ran; no process did.")
 
 
 def reality(spec: RunSpec, life: Life | None = None) -> Reality:
-    """How real the run of a spec is: as it is planned or, with its life, as it has been so far."""
+    """Judge the run of a spec: as it is planned or, with its life, as it has been so far."""
     life = life or Life(planned(spec))
     on_steps = [*_slow(spec, life), *_jitter(spec, life)]
     return _judge([*_devices(spec), *_links(spec, life), *_cuts(spec, life), *on_steps])
 
 
 def computing(spec: RunSpec, life: Life) -> Reality:
-    """How real the time is that the tasks of a run computed, whatever its links are."""
+    """Judge the time that the tasks of a run computed, whatever its links are."""
     return _judge([*_devices(spec), *_slow(spec, life), *_jitter(spec, life)])
 
 
 def over(link: Link | None) -> Reality:
-    """How real an all-reduce is that real processes carry out, with `link` imposed on each host."""
+    """Judge an all-reduce that real processes carry out, with `link` imposed on each host."""
     imposed = link is not None and link != Link()
     return _judge([f"the links between hosts are held to {link}"] if imposed else [])
 

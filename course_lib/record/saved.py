@@ -42,7 +42,7 @@ class SavedRun(RunDir):
             raise SpecError("run_dir", str(run_dir), allowed) from None
 
     def _other_version(self) -> str:
-        """Which other version wrote it, if one did, and what can be read of it all the same."""
+        """Name the other version that wrote it, if one did, and what can be read all the same."""
         with contextlib.suppress(OSError, ValueError, PackageNotFoundError):
             its, ours = self.facts.version or "an early version", version("lockstep-course")
             if its != ours:
@@ -51,7 +51,7 @@ class SavedRun(RunDir):
 
     @property
     def trace(self) -> Trace:
-        """What has happened so far: the same object each time, brought up to date."""
+        """Its events so far: the same object each time, brought up to date."""
         return self._trace.refresh()
 
     @property

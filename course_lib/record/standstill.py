@@ -1,5 +1,5 @@
-"""Who waits for whom in a run that goes on. Beats tell what each task entered last
-(`beats.py`), events what was done to tasks and hosts and how long steps usually take.
+"""Standstill of a run that goes on: which tasks wait, for whom, and why. Beats tell what each task
+entered last (`beats.py`), events what was done to tasks and hosts and how long steps usually take.
 """
 
 import itertools
@@ -45,7 +45,7 @@ class Standstill(NamedTuple):
 
     @property
     def words(self) -> str:
-        """Who waits for whom, and why."""
+        """The sentence that names who waits for whom, and why."""
         return sentence(self.does)
 
     @property
@@ -149,7 +149,7 @@ class Snapshot:
     # --- why nobody moves ---
 
     def describe(self) -> dict[str, Activity]:
-        """Task -> what it does.
+        """Map each task to its activity.
 
         Those that are held come first; they hold up all others that have fallen silent. A server is
         named only if it is held.
@@ -158,7 +158,7 @@ class Snapshot:
         return self._with_others(self.held, others)
 
     def standstill(self, kept: Mapping[str, Sequence[Beat]]) -> Standstill | None:
-        """Why nobody moves; None if somebody may. `kept`: the latest calls of each task."""
+        """Explain why nobody moves; None if somebody may. `kept`: the latest calls of each task."""
         stops, free = self.stopped.values(), self.free
         does, certain, cure, least = self.describe(), True, "", SOON
         if stops and all(it.silent and it.name not in self.held for it in free):
@@ -173,7 +173,7 @@ class Snapshot:
         return still if still.seconds > least else None
 
     def _computing(self) -> Standstill | None:
-        """The standstill of tasks that all wait for others which compute, and for very long."""
+        """Explain that all tasks wait for others which compute, and have done so for very long."""
         late = {it.name: it for it in self.free if not it.waits}
         if len(late) in (0, len(self.free)) or not all(it.silent for it in self.free):
             return None
@@ -190,8 +190,8 @@ class Snapshot:
         return Standstill(since, self.now - since, every, certain=False)
 
     def slow_going(self) -> Standstill | None:
-        """That no task has moved for long, though it will: one computes, or its connections are
-        being made again, since its host was healed. None if one has moved.
+        """Explain that no task has moved for long, though it will: one computes, or connects again
+        since its host was healed. None if one has moved.
         """
         if not self.free or not all(it.silent for it in self.free):
             return None
@@ -209,7 +209,7 @@ class Snapshot:
         return Standstill(since, self.now - since, does, certain=False, kind=kind)
 
     def restarting(self) -> Standstill | None:
-        """That no task moves while some are being started again; None if none is."""
+        """Explain that no task moves while some are being started again; None if none is."""
         life = self.digest.life
         absent = [task for task in self.digest.spec.tasks if task not in self.busy]
         orders = {
@@ -223,7 +223,7 @@ class Snapshot:
         return Standstill(since, self.now - since, does, certain=False, kind=STEPLESS)
 
     def going_on(self, still: Standstill | None = None) -> list[Phase]:
-        """The phases that are not over. Who may be waiting, and has been silent, does wait; so does
+        """Return the phases that are not over. Who may be waiting, and has been silent, does wait; so does
         who leaves no beats, as workers under a chief, if the run is `still` and that is why.
         """
         phases, does = [], still.does if still else {}
@@ -239,7 +239,7 @@ class Snapshot:
     # --- what a task does ---
 
     def _ends(self, task: str) -> Activity:
-        """That a task is paused or cut off, and how to end that."""
+        """Say that a task is paused or cut off, and how to end that."""
         step, stop = self.beats[task].step, self.stopped[task]
         if stop.state == "cut":
             cure = f"{self.handle}.heal({stop.who.removeprefix('host:')}) joins it again"
@@ -247,8 +247,8 @@ class Snapshot:
         return Activity("is paused", step, cure=f"{self.handle}.resume({task!r}) lets it go on")
 
     def _slowed(self, it: TaskNow) -> Activity | None:
-        """Why a task takes long over what it is in, and how to end that; None if nothing is known
-        to hold it up.
+        """Say why a task takes long over what it is in, and how to end that; None if nothing is
+        known to hold it up.
         """
         if not it.silent or it.waits:
             return None
@@ -267,11 +267,11 @@ class Snapshot:
     def _with_others(
         self, causes: Mapping[str, Activity], others: Iterable[TaskNow]
     ) -> dict[str, Activity]:
-        """What these do, and after them all others, of which the silent wait for them."""
+        """Describe the causes, and after them all others, of which the silent wait for them."""
         return {**causes, **{t.name: self._does(t, causes) for t in others if t.name not in causes}}
 
     def _does(self, it: TaskNow, waits_for: Mapping[str, Activity]) -> Activity:
-        """What a task does that nothing holds up but others."""
+        """Describe a task that nothing holds up but others."""
         if waits_for and it.silent:
             return Activity("waits", it.beat.step, tuple(waits_for))
         if it.inside:
@@ -288,5 +288,5 @@ class Snapshot:
 
 
 def _ends_by_itself(stop: Span) -> bool:
-    """Whether a fault of the spec stopped the task, for some seconds."""
+    """Tell whether a fault of the spec stopped the task, for some seconds."""
     return bool(stop.cause.fault) and bool(Fault.of(stop.cause.fault).lasts)

@@ -1,4 +1,4 @@
-"""Verdict: how a race stands, and who has won it. A board, a comparison and `lockstep watch` show
+"""Verdict: the standing of a race, and its winner. A board, a comparison and `lockstep watch` show
 the same.
 """
 
@@ -23,14 +23,14 @@ class Goal(NamedTuple):
 
     @staticmethod
     def given(loss: float | None, accuracy: float | None) -> Goal | None:
-        """The target of a race, if it has one."""
+        """Return the target of a race, if it has one."""
         if accuracy is not None:
             return Goal("accuracy", accuracy)
         return None if loss is None else Goal("loss", loss)
 
     @staticmethod
     def of_all(what: str, curves: Iterable[Curve]) -> Goal | None:
-        """The best value that all curves have reached, which is the worst of their best values.
+        """Return the best value that all curves have reached, which is the worst of their best values.
         Curves without a value are left out; None if no curve has one.
         """
         best = [curve.record for curve in curves if curve.record is not None]
@@ -38,7 +38,7 @@ class Goal(NamedTuple):
         return Goal(what, worst(best)) if best else None
 
     def reached(self, curve: Curve) -> tuple[float, int] | None:
-        """Seconds and examples until a curve first reached the goal; None if it did not."""
+        """Return the seconds and examples until a curve first reached the goal; None if it did not."""
         sign = 1 if self.what == "accuracy" else -1
         first = bisect_left(curve.best, True, key=lambda best: sign * best >= sign * self.value)
         if first == len(curve.best):
@@ -59,7 +59,7 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Standing:
-    """How a race stands. `given`: its target, if it has one. `fair`: None if that is not known.
+    """The standing of a race. `given`: its target, if it has one. `fair`: None if that is not known.
 
     Sentences name an entrant as `name` returns it for a label.
     """
@@ -99,11 +99,11 @@ class Standing:
 
     @property
     def _level(self) -> bool:
-        """Whether the two fastest needed the same time."""
+        """True if the two fastest needed the same time."""
         return len(self.ranked) > 1 and self.ranked[1][1] <= LEVEL * self.ranked[0][1]
 
     def _doubt(self, name: Callable[[str], str]) -> str:
-        """Why the times decide nothing; "" if they do."""
+        """Say why the times decide nothing; "" if they do."""
         for label, entry in self.entries.items():
             if entry.state != "finished":
                 return f"{name(label)} {'' if entry.state == 'failed' else 'is '}{entry.state}"
@@ -114,7 +114,7 @@ class Standing:
     # --- in sentences ---
 
     def verdict(self, name: Callable[[str], str]) -> str:
-        """Who won a race that is over, and by which measure, or why no winner can be named."""
+        """Name the winner of a race that is over and the measure, or say why none can be named."""
         if doubt := self._doubt(name):
             return f"No winner can be named, as {doubt}; {self._outcome(name)}."
         who = f"The winner is {name(self.winner)}" if self.winner else "No winner"
@@ -134,7 +134,7 @@ class Standing:
         return f"{first} {did} in {in_seconds(fast)}, {gap} {second} ({in_seconds(slow)})"
 
     def ahead(self, name: Callable[[str], str]) -> str:
-        """Who is ahead in a race that goes on."""
+        """Say who is ahead in a race that goes on."""
         without = [name(label) for label, e in self.entries.items() if e.losses.record is None]
         if without:
             return f"At the start: no loss yet from {' and '.join(without)}"
@@ -150,12 +150,12 @@ class Standing:
         return f"{first} is ahead: {', '.join([so_far, *later])}"
 
     def _two(self, name: Callable[[str], str]) -> tuple[list[str], list[float]]:
-        """The names of the two fastest, and their times; "" for a second that there is not."""
+        """Return the names of the two fastest, and their times; "" for a missing second."""
         two = [*self.ranked, ("", 0.0)][:2]
         return [name(label) if label else "" for label, _ in two], [seconds for _, seconds in two]
 
     def _missing(self, name: Callable[[str], str]) -> str:
-        """The names of those that have not reached the goal."""
+        """Name those that have not reached the goal."""
         there = dict(self.ranked)
         return " and ".join(name(label) for label in self.entries if label not in there)
 
