@@ -35,8 +35,8 @@ Key = tuple[str, int]
 
 
 class Ledger(NamedTuple):
-    """The numbers of gradients `computed`, `applied` and `dropped`, the last by reason. `again`: how
-    many updates were made once more, after the run went back to a checkpoint: what the first ones
+    """The numbers of gradients `computed`, `applied` and `dropped`, the last by reason. `again`: of
+    updates made once more, after the run went back to a checkpoint: what the first ones
     had changed is not in the model. `wrong`: what does not add up, in words.
     """
 

@@ -1,5 +1,5 @@
-"""Monitor: reads the present activity of a live run from its files. The process that started the run
-has one, and so has any that only knows its directory.
+"""Monitor: reads the present activity of a live run from its files. The process that started the
+run has one, and so has any that only knows its directory.
 """
 
 import time
@@ -66,9 +66,9 @@ class Monitor:
         return bool(active) and all(now - self._beats.now(task).since < SOON for task in active)
 
     def named(self, failure: TaskFailed) -> TaskFailed:
-        """Return a failure in the name of whoever is its cause, if the task that failed had waited in vain
-        for one that was stopped or has returned, or if its call of a collective was not that of the
-        other ranks.
+        """Return a failure in the name of whoever is its cause, if the task that failed had waited
+        in vain for one that was stopped or has returned, or if its call of a collective was not
+        that of the other ranks.
         """
         now = self.snapshot(self._digest.spec.tasks)
         for task, stop in now.stopped.items() if failure.remote_traceback else ():

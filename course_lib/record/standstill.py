@@ -223,8 +223,8 @@ class Snapshot:
         return Standstill(since, self.now - since, does, certain=False, kind=STEPLESS)
 
     def going_on(self, still: Standstill | None = None) -> list[Phase]:
-        """Return the phases that are not over. Who may be waiting, and has been silent, does wait; so does
-        who leaves no beats, as workers under a chief, if the run is `still` and that is why.
+        """Return the phases that are not over. Who may be waiting, and has been silent, does wait;
+        so does who leaves no beats, as workers under a chief, if the run is `still` for that.
         """
         phases, does = [], still.does if still else {}
         for task, it in self.busy.items():

@@ -30,7 +30,7 @@ class Goal(NamedTuple):
 
     @staticmethod
     def of_all(what: str, curves: Iterable[Curve]) -> Goal | None:
-        """Return the best value that all curves have reached, which is the worst of their best values.
+        """Return the best value that all curves have reached: the worst of their best values.
         Curves without a value are left out; None if no curve has one.
         """
         best = [curve.record for curve in curves if curve.record is not None]
