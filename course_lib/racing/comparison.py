@@ -20,7 +20,7 @@ from course_lib.racing.fairness import Fairness
 from course_lib.record.curves import WINDOW, Curve
 from course_lib.record.digest import Digest
 from course_lib.record.reality import reality
-from course_lib.record.verdict import Entry, Goal, Standing, quoted
+from course_lib.record.verdict import Entry, Goal, Standing
 from course_lib.strategies import catalog
 
 if TYPE_CHECKING:
@@ -134,7 +134,7 @@ class Comparison:
     @property
     def outcome(self) -> str:
         """The sentence that names the winner and the measure, or why there is no winner."""
-        return self.standing.verdict(quoted)
+        return self.standing.verdict
 
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -38,7 +38,7 @@ class Goal(NamedTuple):
         return Goal(what, worst(best)) if best else None
 
     def reached(self, curve: Curve) -> tuple[float, int] | None:
-        """Return the seconds and examples until a curve first reached the goal; None if it did not."""
+        """Return the seconds and examples until a curve reached the goal; None if it did not."""
         sign = 1 if self.what == "accuracy" else -1
         first = bisect_left(curve.best, True, key=lambda best: sign * best >= sign * self.value)
         if first == len(curve.best):
@@ -57,16 +57,21 @@ class Entry(NamedTuple):
     accuracies: Curve
 
 
+def quoted(label: str) -> str:
+    """A label in a sentence: in quotation marks if it has a comma."""
+    return f"“{label}”" if "," in label else label
+
+
 @dataclass(frozen=True)
 class Standing:
-    """The standing of a race. `given`: its target, if it has one. `fair`: None if that is not known.
-
-    Sentences name an entrant as `name` returns it for a label.
+    """The standing of a race. `given`: its target, if it has one. `fair`: None if not known.
+    `name`: how sentences name an entrant, by its label.
     """
 
     entries: Mapping[str, Entry]
     given: Goal | None = None
     fair: bool | None = None
+    name: Callable[[str], str] = quoted
 
     @cached_property
     def goal(self) -> Goal | None:
@@ -94,7 +99,7 @@ class Standing:
         """The entrant that won a fair race, in which all came to the end; None if none can be
         named, or two were level.
         """
-        certain = self.ranked and not self._level and not self._doubt(str)
+        certain = self.ranked and not self._level and not self._doubt
         return self.ranked[0][0] if certain else None
 
     @property
@@ -102,67 +107,67 @@ class Standing:
         """True if the two fastest needed the same time."""
         return len(self.ranked) > 1 and self.ranked[1][1] <= LEVEL * self.ranked[0][1]
 
-    def _doubt(self, name: Callable[[str], str]) -> str:
-        """Say why the times decide nothing; "" if they do."""
+    @property
+    def _doubt(self) -> str:
+        """The reason for which the times decide nothing; "" if they do."""
         for label, entry in self.entries.items():
             if entry.state != "finished":
-                return f"{name(label)} {'' if entry.state == 'failed' else 'is '}{entry.state}"
+                return f"{self.name(label)} {'' if entry.state == 'failed' else 'is '}{entry.state}"
         if self.fair is None:
             return "whether it was fair cannot be told"
         return "" if self.fair else "the race was not fair"
 
     # --- in sentences ---
 
-    def verdict(self, name: Callable[[str], str]) -> str:
-        """Name the winner of a race that is over and the measure, or say why none can be named."""
-        if doubt := self._doubt(name):
-            return f"No winner can be named, as {doubt}; {self._outcome(name)}."
-        who = f"The winner is {name(self.winner)}" if self.winner else "No winner"
-        return f"{who}: {self._outcome(name)}."
+    @property
+    def verdict(self) -> str:
+        """The winner of a race that is over and the measure, or the reason why there is none."""
+        if self._doubt:
+            return f"No winner can be named, as {self._doubt}; {self._outcome}."
+        who = f"The winner is {self.name(self.winner)}" if self.winner else "No winner"
+        return f"{who}: {self._outcome}."
 
-    def _outcome(self, name: Callable[[str], str]) -> str:
+    @property
+    def _outcome(self) -> str:
         did = f"reached {self.goal}" if self.goal else "came to the end"
         if not self.ranked:
             return f"nobody {did}"
-        (first, second), (fast, slow) = self._two(name)
-        if not second:
-            others = f"; {missing} did not" if (missing := self._missing(name)) else ""
-            return f"only {first} {did}, after {in_seconds(fast)}{others}"
+        (first, fast), *others = self._named
+        if not others:
+            rest = f"; {self._missing} did not" if self._missing else ""
+            return f"only {first} {did}, after {in_seconds(fast)}{rest}"
+        second, slow = others[0]
         if self._level:
             return f"{first} and {second} {did} equally fast, after {in_seconds(fast)}"
         gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
         return f"{first} {did} in {in_seconds(fast)}, {gap} {second} ({in_seconds(slow)})"
 
-    def ahead(self, name: Callable[[str], str]) -> str:
-        """Say who is ahead in a race that goes on."""
-        without = [name(label) for label, e in self.entries.items() if e.losses.record is None]
+    @property
+    def ahead(self) -> str:
+        """The sentence that says who is ahead in a race that goes on."""
+        without = [self.name(label) for label, e in self.entries.items() if e.losses.record is None]
         if without:
             return f"At the start: no loss yet from {' and '.join(without)}"
         if not self.ranked:  # a target that nobody has reached
-            return Standing(self.entries).ahead(name)
-        (first, second), (fast, _) = self._two(name)
+            return replace(self, given=None).ahead
+        (first, fast), *others = self._named
         so_far = f"{self.goal} after {in_seconds(fast)}"
-        if missing := self._missing(name):
-            return f"{first} has reached {so_far}; {missing} not yet"
+        if self._missing:
+            return f"{first} has reached {so_far}; {self._missing} not yet"
         if self._level:
-            return f"{first} and {second} are level: {so_far}"
-        later = [f"{name(label)} after {in_seconds(then)}" for label, then in self.ranked[1:]]
+            return f"{first} and {others[0][0]} are level: {so_far}"
+        later = [f"{other} after {in_seconds(seconds)}" for other, seconds in others]
         return f"{first} is ahead: {', '.join([so_far, *later])}"
 
-    def _two(self, name: Callable[[str], str]) -> tuple[list[str], list[float]]:
-        """Return the names of the two fastest, and their times; "" for a missing second."""
-        two = [*self.ranked, ("", 0.0)][:2]
-        return [name(label) if label else "" for label, _ in two], [seconds for _, seconds in two]
+    @property
+    def _named(self) -> list[tuple[str, float]]:
+        return [(self.name(label), seconds) for label, seconds in self.ranked]
 
-    def _missing(self, name: Callable[[str], str]) -> str:
-        """Name those that have not reached the goal."""
+    @property
+    def _missing(self) -> str:
+        """The names of those that have not reached the goal."""
         there = dict(self.ranked)
-        return " and ".join(name(label) for label in self.entries if label not in there)
-
-
-def quoted(label: str) -> str:
-    """A label in a sentence: in quotation marks if it has a comma."""
-    return f"“{label}”" if "," in label else label
+        return " and ".join(self.name(label) for label in self.entries if label not in there)
 
 
 def in_seconds(value: float) -> str:

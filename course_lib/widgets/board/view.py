@@ -80,7 +80,7 @@ class View:
         """How the runs stand if they race each other."""
         shown = [(side.label, side.state, side.digest) for side in self.sides]
         entries = {label: Entry(state, d.losses, d.accuracies) for label, state, d in shown}
-        return Standing(entries, self.given, self._fair)
+        return Standing(entries, self.given, self._fair, _bold)
 
     @property
     def goal(self) -> Goal | None:
@@ -152,7 +152,7 @@ class View:
         if self._failed and not self.over:
             others = _names([side.label for side in self.sides if side.active])
             return f"{_names(self._failed)} failed; {others} goes on"
-        return self.standing.verdict(_bold) if self.over else self.standing.ahead(_bold)
+        return self.standing.verdict if self.over else self.standing.ahead
 
     def detail(self) -> str:
         """What to know beside the headline: who failed, stands still or learns nothing; of a race
