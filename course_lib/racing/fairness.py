@@ -33,14 +33,13 @@ from dataclasses import dataclass, field, replace
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
-from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 import psutil
 
+from course_lib.record.digest import Digest
 from course_lib.record.life import Life
-from course_lib.spec.run_spec import RunSpec
 from course_lib.text import round_up
 
 MOST_LOST = 0.2
@@ -133,36 +132,33 @@ def load(
     return Load(until - since, cores, min(1.0, busy), min(1.0, ours), waited)
 
 
-def done_to(life: Life) -> list[str]:
+def with_differences(verdict: Fairness, digests: Mapping[str, Digest]) -> Fairness:
+    """The verdict, which is no, and says only that, if the entrants' specs differ in one of `SAME`,
+    or what was ordered for them on the way.
+    """
+    differ = []
+    fields: dict[str, dict[str, Any]] = {
+        what: {label: getattr(digest.spec, name) for label, digest in digests.items()}
+        for name, what in SAME.items()
+    }
+    fields["orders on the way"] = {label: _orders(each.life) for label, each in digests.items()}
+    for what, given in fields.items():
+        first, *others = given.values()
+        if any(value != first for value in others):
+            each = ", ".join(f"{label} {_in_words(value)}" for label, value in given.items())
+            differ.append(f"{what} ({each})")
+    if not differ:
+        return verdict
+    why = f"NOT FAIR: the entrants do not have the same {' and '.join(differ)}."
+    return replace(verdict, fair=False, why=why, advice="Give all the same.")
+
+
+def _orders(life: Life) -> list[str]:
     """List the orders to tasks and hosts of a run on its way that were no fault of its spec, such
     as "worker:3 slowed to 4 times its time".
     """
     orders = [span for span in life.of(None, *ORDERS) if span.start > 0 and not span.cause.fault]
     return sorted(f"{span.who} {span.cause.words}" for span in orders)
-
-
-def with_differences(
-    found: Fairness,
-    specs: Mapping[str, RunSpec],
-    done: Mapping[str, Sequence[str]] = MappingProxyType({}),
-) -> Fairness:
-    """The verdict, which is no, and says only that, if the entrants' specs differ in one of `SAME`,
-    or what was `done` to them on the way, as `done_to` has it for each.
-    """
-    differ = []
-    fields = {
-        what: {label: getattr(spec, name) for label, spec in specs.items()}
-        for name, what in SAME.items()
-    }
-    for what, given in {**fields, "orders on the way": done}.items():
-        first, *others = given.values() or [None]
-        if any(value != first for value in others):
-            each = ", ".join(f"{label} {_in_words(value)}" for label, value in given.items())
-            differ.append(f"{what} ({each})")
-    if not differ:
-        return found
-    why = f"NOT FAIR: the entrants do not have the same {' and '.join(differ)}."
-    return replace(found, fair=False, why=why, advice="Give all the same.")
 
 
 def _in_words(value: Any) -> str:

@@ -264,17 +264,17 @@ class Race:
         return busy
 
     def _fairness(self, found: Sequence[Figures]) -> Fairness:
-        specs = {label: run.spec for label, run in self.runs.items()}
+        specs = [run.spec for run in self.runs.values()]
         spans = {f.label: f.clock for f in found}
         machine = fairness.load(list(self._samples), spans, self._cores)
         known = [(f.label, f.examples_per_second) for f in found if f.examples_per_second]
         steps = {label: self.runs[label].spec.batch / rate * 1000 for label, rate in known}
         overhead = {f.label: f.overhead for f in found}
-        device_ms = max(spec.device_ms for spec in specs.values())
-        workers = sum(spec.workers for spec in specs.values())
+        device_ms = max(spec.device_ms for spec in specs)
+        workers = sum(spec.workers for spec in specs)
         verdict = fairness.judge(machine, overhead, steps, device_ms, workers)
-        done = {label: fairness.done_to(run.digest.life) for label, run in self.runs.items()}
-        return fairness.with_differences(verdict, specs, done)
+        digests = {label: run.digest for label, run in self.runs.items()}
+        return fairness.with_differences(verdict, digests)
 
 
 def _pids(run: Run) -> dict[str, int]:

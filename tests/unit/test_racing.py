@@ -31,7 +31,6 @@ from course_lib.racing.fairness import (
     Fairness,
     Load,
     LoadMeter,
-    done_to,
     judge,
     with_differences,
 )
@@ -41,7 +40,6 @@ from course_lib.racing.shares import divide
 from course_lib.record.curves import EMPTY, WINDOW, Curve
 from course_lib.record.digest import Digest
 from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, Update
-from course_lib.record.life import Life
 from course_lib.record.planned import RunFacts
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.record.trace import Trace
@@ -432,10 +430,15 @@ def verdict(
     )
 
 
+def ordered(spec: RunSpec, *orders: Lifecycle) -> Digest:
+    """The digest of a run in which these orders were given."""
+    return Digest.of(spec, Trace(orders))
+
+
 def test_a_race_between_entrants_with_other_workers_or_stragglers_is_not_fair() -> None:
-    fair, four = Fairness(True, "Fair: nobody waited."), RunSpec(workers=4)
+    fair, four = Fairness(True, "Fair: nobody waited."), Digest(RunSpec(workers=4))
     assert with_differences(fair, {"a": four, "b": four}) is fair
-    two = RunSpec(workers=2, slow={"worker:1": 3})
+    two = Digest(RunSpec(workers=2, slow={"worker:1": 3}))
     found = with_differences(fair, {"a": four, "b": two})
     said = "NOT FAIR: the entrants do not have the same workers (a 4, b 2) and stragglers"
     assert (found.fair, found.why) == (False, f"{said} (a none, b worker:1=3.0).")
@@ -444,21 +447,19 @@ def test_a_race_between_entrants_with_other_workers_or_stragglers_is_not_fair() 
 
 
 def test_a_race_in_which_one_entrant_alone_was_slowed_on_its_way_is_not_fair() -> None:
-    fair, specs = Fairness(True, "Fair."), dict.fromkeys("ab", RunSpec(workers=4))
+    fair, spec = Fairness(True, "Fair."), RunSpec(workers=4)
     order = Lifecycle("worker:3", "slowed", "", 2.0, factor=4.0)
-    slowed, late = Life([order]), Life([order._replace(at=2.3)])
-    done = {"a": done_to(slowed), "b": done_to(Life())}
-    found = with_differences(fair, specs, done)
+    slowed, late, none = ordered(spec, order), ordered(spec, order._replace(at=2.3)), ordered(spec)
+    found = with_differences(fair, {"a": slowed, "b": none})
     said = "NOT FAIR: the entrants do not have the same orders on the way"
     assert (found.fair, found.why) == (
         False,
         f"{said} (a worker:3 slowed to 4 times its time, b none).",
     )
-    many = ["worker:3 paused"] * 4
-    told = with_differences(fair, specs, {"a": many, "b": []}).why
+    many = ordered(spec, *(Lifecycle("worker:3", "paused", "", 2.0 + n) for n in range(4)))
+    told = with_differences(fair, {"a": many, "b": none}).why
     assert "(a worker:3 paused, worker:3 paused, 2 more, b none)" in told
-    done = {"a": done_to(slowed), "b": done_to(late)}
-    assert with_differences(fair, specs, done) is fair
+    assert with_differences(fair, {"a": slowed, "b": late}) is fair
 
 
 @pytest.mark.parametrize(
