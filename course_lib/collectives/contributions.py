@@ -6,6 +6,7 @@ or added twice.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Literal, NamedTuple
 
 from course_lib.collectives.schedule import Schedule, Transfer
@@ -133,9 +134,9 @@ def explain(schedule: Schedule, wrong: Sequence[Cell]) -> list[Problem]:
         once, twice = history.once[rank][chunk], history.twice[rank][chunk]
         missing = (goal(schedule, rank, chunk) or 0) & ~once
         if twice:
-            groups["twice", _why_twice(history, rank, chunk), chunk, twice].append(rank)
+            groups["twice", history.why_twice(rank, chunk), chunk, twice].append(rank)
         if missing:
-            cause = _why_missing(history, rank, chunk, missing)
+            cause = history.why_missing(rank, chunk, missing)
             groups["missing", cause, chunk, missing].append(rank)
     problems = []
     for (kind, cause, chunk, bits), ranks in groups.items():
@@ -167,25 +168,19 @@ class _History(State):
             before = dict(self.doubled)
             usable = [t for t in transfers if t.chunk in chunks and sound(schedule, t)]
             for t, had, brought in self.apply(usable):
-                self._note(number, t, had, brought, before)
-
-    def _note(
-        self, number: int, t: Transfer, had: int, brought: int, before: dict[Cell, Step]
-    ) -> None:
-        cell = (t.dst, t.chunk)
-        lost = had & ~brought if t.op == "copy" else 0
-        self.arrived[cell] = Step(number, t, lost)
-        if t.op == "copy":
-            self.doubled.pop(cell, None)
-            for row in self.once:
-                lost &= ~row[t.chunk]
-            if lost:
-                self.lost[t.chunk].append(Step(number, t, lost))
-        if (t.src, t.chunk) in before:  # the double count came with the chunk
-            self.doubled.setdefault(cell, before[t.src, t.chunk])
-        elif t.op == "reduce" and had & brought:
-            self.doubled.setdefault(cell, Step(number, t, had & brought))
-        self._note_complete(cell, number + 1)
+                cell = (t.dst, t.chunk)
+                lost = had & ~brought if t.op == "copy" else 0
+                self.arrived[cell] = Step(number, t, lost)
+                if t.op == "copy":
+                    self.doubled.pop(cell, None)
+                    for row in self.once:
+                        lost &= ~row[t.chunk]
+                    self.lost[t.chunk] += [Step(number, t, lost)] if lost else []
+                if (t.src, t.chunk) in before:  # the double count came with the chunk
+                    self.doubled.setdefault(cell, before[t.src, t.chunk])
+                elif t.op == "reduce" and had & brought:
+                    self.doubled.setdefault(cell, Step(number, t, had & brought))
+                self._note_complete(cell, number + 1)
 
     def _note_complete(self, cell: Cell, rounds: int) -> None:
         rank, chunk = cell
@@ -200,73 +195,72 @@ class _History(State):
         s = "s" if data == "gradient" and bits.bit_count() > 1 else ""
         return f"the {data}{s} of {ranks_text(members(bits))}"
 
+    def why_twice(self, rank: int, chunk: int) -> Cause:
+        number, t, doubled = self.doubled[rank, chunk]
+        sends = f"rank {t.src} sends chunk {chunk} with {self.whose(doubled)} to rank {t.dst}"
+        adds = "which has that already, and op 'reduce' adds it again"
+        return Cause(number, t.dst, f"round {number}: {sends}, {adds}", t)
 
-def _why_twice(history: _History, rank: int, chunk: int) -> Cause:
-    number, t, doubled = history.doubled[rank, chunk]
-    sends = f"rank {t.src} sends chunk {chunk} with {history.whose(doubled)} to rank {t.dst}"
-    adds = "which has that already, and op 'reduce' adds it again"
-    return Cause(number, t.dst, f"round {number}: {sends}, {adds}", t)
+    def why_missing(self, rank: int, chunk: int, missing: int) -> Cause:
+        """The likeliest reason: a rank had all of the chunk but did not send it on, or a copy replaced
+        contributions, or no rank ever had them all.
+        """
+        holders = {r: after for (r, c), after in self.complete.items() if c == chunk}
+        if holders:
+            return self._not_sent(rank, chunk, missing, holders)
+        for number, t, lost in self.lost[chunk]:
+            if lost & missing:
+                copy = (
+                    f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
+                )
+                gone = f"wipes out {self.whose(lost)}, which no other rank has by then"
+                return Cause(number, t.dst, f"{copy} {gone}", t)
+        once = [row[chunk] for row in self.once]
+        has = [r for r, bits in enumerate(once) if bits & missing == missing]
+        if tuple(has) == members(missing):
+            whose = self.whose(missing)
+            never = "never get away" if whose.startswith("the gradients") else "never gets away"
+            text = f"{whose} in chunk {chunk} {never} from {ranks_text(has)}"
+            return Cause(0, has[0], text)
+        if has:
+            came = (self.arrived[r, chunk].round for r in has if (r, chunk) in self.arrived)
+            number = max(came, default=0)
+            text = (
+                f"chunk {chunk} with {self.whose(missing)} gets no further than {ranks_text(has)}"
+            )
+            return Cause(number, has[0], f"after round {number}: {text}")
+        best = max(range(len(once)), key=lambda r: once[r].bit_count())
+        lacks = self.whose(whole(self.schedule, chunk) & ~once[best])
+        closest = f"rank {best} comes closest, and lacks {lacks}"
+        last = max(len(self.schedule.rounds) - 1, 0)
+        return Cause(last, best, f"no rank ever has all of chunk {chunk} ({closest})")
 
-
-def _why_missing(history: _History, rank: int, chunk: int, missing: int) -> Cause:
-    """The likeliest reason: a rank had all of the chunk but did not send it on, or a copy replaced
-    contributions, or no rank ever had them all.
-    """
-    holders = {r: after for (r, c), after in history.complete.items() if c == chunk}
-    if holders:
-        return _not_sent(history, rank, chunk, missing, holders)
-    for number, t, lost in history.lost[chunk]:
-        if lost & missing:
-            copy = f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
-            gone = f"wipes out {history.whose(lost)}, which no other rank has by then"
-            return Cause(number, t.dst, f"{copy} {gone}", t)
-    once = [row[chunk] for row in history.once]
-    has = [r for r, bits in enumerate(once) if bits & missing == missing]
-    if tuple(has) == members(missing):
-        whose = history.whose(missing)
-        never = "never get away" if whose.startswith("the gradients") else "never gets away"
-        text = f"{whose} in chunk {chunk} {never} from {ranks_text(has)}"
-        return Cause(0, has[0], text)
-    if has:
-        came = (history.arrived[r, chunk].round for r in has if (r, chunk) in history.arrived)
-        number = max(came, default=0)
-        text = f"chunk {chunk} with {history.whose(missing)} gets no further than {ranks_text(has)}"
-        return Cause(number, has[0], f"after round {number}: {text}")
-    best = max(range(len(once)), key=lambda r: once[r].bit_count())
-    lacks = history.whose(whole(history.schedule, chunk) & ~once[best])
-    closest = f"rank {best} comes closest, and lacks {lacks}"
-    last = max(len(history.schedule.rounds) - 1, 0)
-    return Cause(last, best, f"no rank ever has all of chunk {chunk} ({closest})")
-
-
-def _not_sent(
-    history: _History, rank: int, chunk: int, missing: int, holders: dict[int, int]
-) -> Cause:
-    """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`,
-    or to the rank from which `rank` has it.
-    """
-    last = history.arrived.get((rank, chunk))
-    while last and last.transfer.op == "copy" and last.transfer.src not in holders:
-        before = history.arrived.get((last.transfer.src, chunk))
-        if before and before.round >= last.round:
-            break
-        rank, last = last.transfer.src, before
-    neighbours = {step.transfer.src for (dst, _), step in history.arrived.items() if dst == rank}
-    # preferably one that sends to it anyway, then the earliest
-    holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))
-    after = holders[holder]
-    end = "the last round" if after == len(history.schedule.rounds) else f"round {after - 1}"
-    since = f"after {end}" if after else "from the start"
-    if last is None:
-        number = min(after, max(len(history.schedule.rounds) - 1, 0))
-        text = f"rank {rank} never receives chunk {chunk} from rank {holder}, "
-        return Cause(number, rank, f"{text}which has all of it {since}")
-    text = (
-        f"rank {rank} receives chunk {chunk} for the last time in round {last.round}, "
-        f"from rank {last.transfer.src}; "
-        f"rank {holder} has all of it {since}, but does not send it to rank {rank} then"
-    )
-    return Cause(last.round, rank, text, last.transfer if last.bits & missing else None)
+    def _not_sent(self, rank: int, chunk: int, missing: int, holders: dict[int, int]) -> Cause:
+        """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`,
+        or to the rank from which `rank` has it.
+        """
+        last = self.arrived.get((rank, chunk))
+        while last and last.transfer.op == "copy" and last.transfer.src not in holders:
+            before = self.arrived.get((last.transfer.src, chunk))
+            if before and before.round >= last.round:
+                break
+            rank, last = last.transfer.src, before
+        neighbours = {step.transfer.src for (dst, _), step in self.arrived.items() if dst == rank}
+        # preferably one that sends to it anyway, then the earliest
+        holder = min(holders, key=lambda r: (r not in neighbours, holders[r], r))
+        after = holders[holder]
+        end = "the last round" if after == len(self.schedule.rounds) else f"round {after - 1}"
+        since = f"after {end}" if after else "from the start"
+        if last is None:
+            number = min(after, max(len(self.schedule.rounds) - 1, 0))
+            text = f"rank {rank} never receives chunk {chunk} from rank {holder}, "
+            return Cause(number, rank, f"{text}which has all of it {since}")
+        text = (
+            f"rank {rank} receives chunk {chunk} for the last time in round {last.round}, "
+            f"from rank {last.transfer.src}; "
+            f"rank {holder} has all of it {since}, but does not send it to rank {rank} then"
+        )
+        return Cause(last.round, rank, text, last.transfer if last.bits & missing else None)
 
 
 def ranks_text(ranks: Sequence[int]) -> str:
@@ -274,12 +268,9 @@ def ranks_text(ranks: Sequence[int]) -> str:
     6".
     """
     parts: list[str] = []
-    i = 0
-    while i < len(ranks):
-        j = i
-        while j + 1 < len(ranks) and ranks[j + 1] == ranks[j] + 1:
-            j += 1
-        parts += [f"{ranks[i]} to {ranks[j]}"] if j - i > 2 else [str(r) for r in ranks[i : j + 1]]
-        i = j + 1
-    listed = parts[0] if len(parts) == 1 else ", ".join(parts[:-1]) + " and " + parts[-1]
+    for _, neighbours in groupby(enumerate(ranks), lambda pair: pair[1] - pair[0]):
+        run = [rank for _, rank in neighbours]
+        parts += [f"{run[0]} to {run[-1]}"] if len(run) > 3 else map(str, run)
+    *most, last = parts
+    listed = f"{', '.join(most)} and {last}" if most else last
     return f"rank{'s' if len(ranks) > 1 else ''} {listed}"

@@ -150,7 +150,7 @@ class _Network:
         self.on_link = inter.beta * m.bytes[self.across]
 
     def _links(self, sent: np.ndarray) -> np.ndarray:
-        """Return the end of each message; those between hosts take turns on their links."""
+        """Return the end of each message; those across take turns on uplinks and downlinks."""
         if not len(self.across):
             return sent
         over = sent.copy()
