@@ -202,8 +202,8 @@ class _History(State):
         return Cause(number, t.dst, f"round {number}: {sends}, {adds}", t)
 
     def why_missing(self, rank: int, chunk: int, missing: int) -> Cause:
-        """The likeliest reason: a rank had all of the chunk but did not send it on, or a copy replaced
-        contributions, or no rank ever had them all.
+        """The likeliest reason: a rank had all of the chunk but did not send it on, or a copy
+        replaced contributions, or no rank ever had them all.
         """
         holders = {r: after for (r, c), after in self.complete.items() if c == chunk}
         if holders:
@@ -236,8 +236,8 @@ class _History(State):
         return Cause(last, best, f"no rank ever has all of chunk {chunk} ({closest})")
 
     def _not_sent(self, rank: int, chunk: int, missing: int, holders: dict[int, int]) -> Cause:
-        """Some ranks have all of a chunk in the end: name the one that should have sent it to `rank`,
-        or to the rank from which `rank` has it.
+        """Of the ranks that have all of a chunk in the end, name the one that should have sent it
+        to `rank`, or to the rank from which `rank` has it.
         """
         last = self.arrived.get((rank, chunk))
         while last and last.transfer.op == "copy" and last.transfer.src not in holders:
