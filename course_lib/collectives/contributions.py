@@ -210,11 +210,9 @@ class _History(State):
             return self._not_sent(rank, chunk, missing, holders)
         for number, t, lost in self.lost[chunk]:
             if lost & missing:
-                copy = (
-                    f"round {number}: the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
-                )
+                copy = f"the copy of chunk {chunk} from rank {t.src} to rank {t.dst}"
                 gone = f"wipes out {self.whose(lost)}, which no other rank has by then"
-                return Cause(number, t.dst, f"{copy} {gone}", t)
+                return Cause(number, t.dst, f"round {number}: {copy} {gone}", t)
         once = [row[chunk] for row in self.once]
         has = [r for r, bits in enumerate(once) if bits & missing == missing]
         if tuple(has) == members(missing):
@@ -225,10 +223,9 @@ class _History(State):
         if has:
             came = (self.arrived[r, chunk].round for r in has if (r, chunk) in self.arrived)
             number = max(came, default=0)
-            text = (
-                f"chunk {chunk} with {self.whose(missing)} gets no further than {ranks_text(has)}"
-            )
-            return Cause(number, has[0], f"after round {number}: {text}")
+            whose, end = self.whose(missing), ranks_text(has)
+            text = f"after round {number}: chunk {chunk} with {whose} gets no further than {end}"
+            return Cause(number, has[0], text)
         best = max(range(len(once)), key=lambda r: once[r].bit_count())
         lacks = self.whose(whole(self.schedule, chunk) & ~once[best])
         closest = f"rank {best} comes closest, and lacks {lacks}"
