@@ -99,13 +99,12 @@ def use(device: str) -> str:
 
     To be called before the first operation.
     """
-    _show(_gpus(device, 1))
-    return f"/{device.partition(':')[0]}:0"
+    return use_several(device, 1)[0]
 
 
 def use_several(device: str, count: int, host_apart: bool = False) -> list[str]:
-    """Devices for `count` replicas of this process, by TensorFlow's names. To be called before the
-    first operation.
+    """Devices for `count` replicas of this process, by TensorFlow's names, which sees no GPU but
+    these. To be called before the first operation.
 
     They are the GPU `device` (`gpu:0`) and the ones after it, if there are enough. Otherwise they
     are logical devices: TensorFlow treats the one CPU as several, each with variables of its own.
@@ -113,32 +112,20 @@ def use_several(device: str, count: int, host_apart: bool = False) -> list[str]:
     other costs nothing, as nothing is copied. With `host_apart`, the first, `/cpu:0`, is left to
     the host.
     """
-    gpus = _gpus(device, count)
-    _show(gpus)
-    if gpus:
+    kind, _, index = device.partition(":")
+    gpus = tf.config.list_physical_devices("GPU")[int(index) :][:count] if kind == "gpu" else []
+    enough = len(gpus) == count
+    tf.config.set_visible_devices(gpus if enough else [], "GPU")
+    if enough:
+        for gpu in gpus:  # which takes memory as it needs it
+            tf.config.experimental.set_memory_growth(gpu, True)
         return [f"/gpu:{i}" for i in range(count)]
     first = int(host_apart)
-    (cpu, *_) = tf.config.list_physical_devices("CPU")
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * (first + count)
-    )
+    if first + count > 1:
+        (cpu, *_) = tf.config.list_physical_devices("CPU")
+        parts = [tf.config.LogicalDeviceConfiguration()] * (first + count)
+        tf.config.set_logical_device_configuration(cpu, parts)
     return [f"/cpu:{first + i}" for i in range(count)]
-
-
-def _gpus(device: str, count: int) -> list[Any]:
-    """`count` of the machine's GPUs from `device` on; none if it is the CPU, or if there are too
-    few.
-    """
-    kind, _, first = device.partition(":")
-    found = tf.config.list_physical_devices("GPU")[int(first) :][:count] if kind == "gpu" else []
-    return found if len(found) == count else []
-
-
-def _show(gpus: list[Any]) -> None:
-    """Let TensorFlow see these GPUs and no others, and take memory of them as it needs it."""
-    tf.config.set_visible_devices(gpus, "GPU")
-    for gpu in gpus:
-        tf.config.experimental.set_memory_growth(gpu, True)
 
 
 def be_patient(task: Task) -> None:
