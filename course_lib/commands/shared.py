@@ -105,9 +105,9 @@ def _option(name: str, annotation: Any) -> inspect.Parameter:
 
 def fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as the fields that `RunSpec` takes."""
-    found = {name: value for name, value in options.items() if value is not None}
-    imposed = {name: found.pop(name) for name in LINK if name in found}
+    given = {name: value for name, value in options.items() if value is not None}
+    imposed = {name: given.pop(name) for name in LINK if name in given}
     for name in REPEATED:
-        if name in found and name != "faults":
-            found[name] = dict(parse_item(name, item) for item in found[name])
-    return found | ({"link": Link(**imposed)} if imposed else {})
+        if name in given and name != "faults":
+            given[name] = dict(parse_item(name, item) for item in given[name])
+    return given | ({"link": Link(**imposed)} if imposed else {})

@@ -77,8 +77,8 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
                     raise Stalled(stalled.does, timeout) from None
             for name, run in runs.items():
                 digest = run.digest
-                said = so_far(digest) or run.state
-                shown.update(bars[name], completed=digest.steps_done, said=said)
+                status = so_far(digest) or run.state
+                shown.update(bars[name], completed=digest.steps_done, said=status)
 
 
 def so_far(digest: Digest) -> str:
@@ -109,8 +109,8 @@ def in_short(result: dict[str, Any]) -> str:
     outcome = f"{result['strategy']} {'was stopped' if result['stopped'] else 'is done'}"
     time = f" in {text(seconds, 'seconds')}" if seconds else ""
     learned = {name: value for name, value in result.items() if name.startswith("test_")}
-    said = {"loss": result["final_loss"], **learned}
-    parts = [f"{name.replace('_', ' ')} {text(v)}" for name, v in said.items() if v is not None]
+    figures = {"loss": result["final_loss"], **learned}
+    parts = [f"{name.replace('_', ' ')} {text(v)}" for name, v in figures.items() if v is not None]
     return ", ".join([f"{outcome}: {steps:,} steps{time}", *parts]) + "."
 
 

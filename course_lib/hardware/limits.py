@@ -22,10 +22,10 @@ def gigabytes(size: float) -> str:
     return f"{size / GB:.1f} GB"
 
 
-def safely(look: Callable[[], T], otherwise: T) -> T:
-    """The result of `look`, or `otherwise` where the machine hides it and `look` raises."""
+def safely(probe: Callable[[], T], otherwise: T) -> T:
+    """The result of `probe`, or `otherwise` where the machine hides it and `probe` raises."""
     try:
-        return look()
+        return probe()
     except Exception:  # whatever it was: psutil, NVML and /proc each have their own
         return otherwise
 
@@ -72,7 +72,7 @@ def cgroup_memory(root: Path = Path("/")) -> tuple[int, int] | None:
     The page cache counts as free, as the kernel gives it back on demand. `root` is where `proc` and
     `sys` are looked for.
     """
-    found = []
+    limits = []
     for group in _cgroups("memory", root):
         lines = read(group / "memory.stat").splitlines()
         stat = {name: int(value) for name, value in map(str.split, lines)}
@@ -86,20 +86,20 @@ def cgroup_memory(root: Path = Path("/")) -> tuple[int, int] | None:
             # v1 writes "no limit" as nearly 2**63
             if limit.isdigit() and usage.isdigit() and int(limit) < 2**60:
                 cache = sum(stat.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
-                found.append((max(0, int(limit) - max(0, int(usage) - cache)), int(limit)))
-    return min(found, default=None)
+                limits.append((max(0, int(limit) - max(0, int(usage) - cache)), int(limit)))
+    return min(limits, default=None)
 
 
 def cgroup_cores(root: Path = Path("/")) -> float | None:
     """The tightest CPU quota on this process, in cores, of cgroup v2 or v1; None for none."""
-    found = []
+    quotas = []
     for group in _cgroups("cpu", root):
         v1 = f"{read(group / 'cpu.cfs_quota_us')} {read(group / 'cpu.cfs_period_us')}"
         for text in (read(group / "cpu.max"), v1):
             quota, _, period = text.partition(" ")
             if quota.isdigit() and period.isdigit() and int(period) > 0:
-                found.append(int(quota) / int(period))
-    return min(found, default=None)
+                quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
 
 
 def _cgroups(controller: str, root: Path) -> Iterator[Path]:
@@ -181,19 +181,19 @@ def other_people() -> tuple[str, ...]:
     """
     import psutil
 
-    found = {user.name for user in psutil.users()}
+    people = {user.name for user in psutil.users()}
     for process in psutil.process_iter(["uids", "username"]):
         uids = process.info["uids"]
         if uids and PEOPLE[0] <= uids.real < PEOPLE[1]:
-            found.add(process.info["username"])
-    return tuple(sorted(found - {psutil.Process().username()}))
+            people.add(process.info["username"])
+    return tuple(sorted(people - {psutil.Process().username()}))
 
 
 def has_tpu(root: Path = Path("/")) -> bool:
     """Whether this is a TPU machine: its environment says so and a device file is there."""
-    told = os.environ.get("TPU_NAME") or os.environ.get("TPU_WORKER_ID")
+    named = os.environ.get("TPU_NAME") or os.environ.get("TPU_WORKER_ID")
     devices = ((root / "dev").glob(pattern) for pattern in ("accel*", "vfio/[0-9]*"))
-    return bool(told) and any(next(found, None) for found in devices)
+    return bool(named) and any(next(paths, None) for paths in devices)
 
 
 def version(package: str) -> str:

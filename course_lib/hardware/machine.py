@@ -157,9 +157,9 @@ def private_network(system: str, seconds: float = 10.0) -> Capability:
         return refused(f"no answer within {seconds:g} s")
     except Exception:  # whatever it was, we cannot try
         return refused("no process could be started to try it")
-    said, _, parts = answer.partition("\n")
-    if said != "ok":
-        return refused(said or "the trial died")
+    outcome, _, parts = answer.partition("\n")
+    if outcome != "ok":
+        return refused(outcome or "the trial died")
     why = "a run has a network of its own, which nobody else can reach or see"
     return Capability(True, why, parts=tuple(parts.split()))
 
@@ -222,12 +222,12 @@ def network_parts(can: Capability) -> dict[str, Capability]:
     """What a run's own network can have here, each with the reason: hosts, the rate of their links,
     their delay and loss, and the meter. `can`: whether there is a private network.
     """
-    found = {}
+    offers = {}
     for what, needs, why, cure in _OFFERS:
         missing = " or ".join(part for part in needs if part not in can.parts)
         lacks = f"this kernel has no {missing}" if can.ok else "there is no private network"
-        found[what] = Capability(False, lacks, cure) if missing else Capability(True, why)
-    return found
+        offers[what] = Capability(False, lacks, cure) if missing else Capability(True, why)
+    return offers
 
 
 # --- as a table ---

@@ -128,18 +128,18 @@ def _gpus(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
     here, needed = len(machine.gpus), spec.shares
     if not here:
         return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
-    found = f"{count(here, 'GPU')} ({machine.gpus[0].name})"
+    gpus = f"{count(here, 'GPU')} ({machine.gpus[0].name})"
     if spec.framework == "python":
         own = "functions of your own compute on the CPU unless they say otherwise"
-        why = f"{found} left alone: {own}."
+        why = f"{gpus} left alone: {own}."
     elif spec.framework not in machine.cuda_frameworks:
-        why = f"{found} left alone: the installed {spec.framework} is a build without CUDA."
+        why = f"{gpus} left alone: the installed {spec.framework} is a build without CUDA."
     elif here < needed:
         alike = "it takes one for each, so all compute on the CPU and stay alike"
-        why = f"{found} for {needed} workers: {alike}."
+        why = f"{gpus} for {needed} workers: {alike}."
     else:
         each = "one for each worker" if needed > 1 else "the worker computes on one"
-        return needed, Reason("device", "gpu", f"{found}: {each}.")
+        return needed, Reason("device", "gpu", f"{gpus}: {each}.")
     return 0, Reason("device", "cpu", why)
 
 
@@ -204,7 +204,7 @@ def _network(spec: RunSpec, machine: Machine) -> tuple[Network, dict[str, Any], 
         why = f"{seen} All tasks are on one host, so nothing goes over a wire."
         return kind, {}, Reason("network", kind, why)
     parts = network_parts(can)
-    said = f" Links: {planned}." if (planned := planned_links(spec)) else ""
+    links_are = f" Links: {planned}." if (planned := planned_links(spec)) else ""
     asked = {
         "rate": any(link.mbit for link in links),
         "delay": any(link.delay_ms for link in links),
@@ -212,15 +212,15 @@ def _network(spec: RunSpec, machine: Machine) -> tuple[Network, dict[str, Any], 
     for what in asked:
         if asked[what] and not parts[what].ok:
             only = "binds our own exchange only, not what a framework sends"
-            said += f" Their {what} {only}: {parts[what].why}."
+            links_are += f" Their {what} {only}: {parts[what].why}."
     if not (loss := parts["loss"]).ok and any(link.loss for link in links):
         raise Unavailable("a link that loses packets", loss.why, loss.cure)
     imposers = {what: "kernel" if parts[what].ok else "exchange" for what in asked}
     imposers |= {"loss": "kernel"} if loss.ok else {}
     if parts["hosts"].ok:
-        why = f"{seen} Each task has an address of its own.{said}"
+        why = f"{seen} Each task has an address of its own.{links_are}"
         return "hosts", imposers, Reason("network", f"{hosts} hosts", why)
-    why = f"{seen} The {hosts} hosts are one, as {parts['hosts'].why}.{said}"
+    why = f"{seen} The {hosts} hosts are one, as {parts['hosts'].why}.{links_are}"
     return kind, imposers, Reason("network", kind, why)
 
 

@@ -98,8 +98,8 @@ def _usual_workers(parsed: Sequence[Parsed]) -> int:
     """How many workers an entrant has that is not told: as many as one that is told, else as many
     as any of these strategies usually has.
     """
-    told = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
-    return max(told or [catalog.find(name).default_workers for _, name, _ in parsed])
+    asked = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
+    return max(asked or [catalog.find(name).default_workers for _, name, _ in parsed])
 
 
 def _parsed(entrant: Any) -> Parsed:

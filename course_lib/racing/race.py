@@ -147,16 +147,16 @@ class Race:
                 if clock() >= deadline:
                     raise Stalled(self._busy(), timeout)
                 going = [run for run in self.runs.values() if run.state in ACTIVE]
-                still = [found for run in going if (found := run.standstill()) and found.certain]
-                if going and len(still) == len(going):
-                    seconds = min(found.seconds for found in still)
+                stuck = [why for run in going if (why := run.standstill()) and why.certain]
+                if going and len(stuck) == len(going):
+                    seconds = min(why.seconds for why in stuck)
                     raise Stalled(self._busy(), seconds, standing=True)
         for label, run in self.runs.items():
             try:
                 run.wait(max(RESULT, deadline - clock()))
             except TaskFailed as error:
-                said = error.step, error.reason, error.remote_traceback, error.log_tail
-                raise TaskFailed(f"{label}: {error.task}", *said) from None
+                details = error.step, error.reason, error.remote_traceback, error.log_tail
+                raise TaskFailed(f"{label}: {error.task}", *details) from None
         return self
 
     def stop(self, timeout: float = 10.0) -> Race:
@@ -213,13 +213,13 @@ class Race:
     @property
     def comparison(self) -> Comparison:
         """What the race has shown so far."""
-        found = []
+        figures = []
         for label, run in self.runs.items():
             state = run.state
             result = run.result if state == "finished" else None
-            found.append(Figures(label, run.digest, state, result))
+            figures.append(Figures(label, run.digest, state, result))
         targets = self.target_loss, self.target_accuracy
-        return side_by_side(found, self._fairness(found), self.notes, *targets)
+        return side_by_side(figures, self._fairness(figures), self.notes, *targets)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as plain values, with the state and the run directories, for JSON."""
@@ -263,13 +263,13 @@ class Race:
                 busy |= {f"{label}: {task}": what for task, what in waiting.items()}
         return busy
 
-    def _fairness(self, found: Sequence[Figures]) -> Fairness:
+    def _fairness(self, figures: Sequence[Figures]) -> Fairness:
         specs = [run.spec for run in self.runs.values()]
-        spans = {f.label: f.clock for f in found}
+        spans = {f.label: f.clock for f in figures}
         machine = fairness.load(list(self._samples), spans, self._cores)
-        known = [(f.label, f.examples_per_second) for f in found if f.examples_per_second]
+        known = [(f.label, f.examples_per_second) for f in figures if f.examples_per_second]
         steps = {label: self.runs[label].spec.batch / rate * 1000 for label, rate in known}
-        overhead = {f.label: f.overhead for f in found}
+        overhead = {f.label: f.overhead for f in figures}
         device_ms = max(spec.device_ms for spec in specs)
         workers = sum(spec.workers for spec in specs)
         verdict = fairness.judge(machine, overhead, steps, device_ms, workers)

@@ -83,9 +83,9 @@ class Fault:
         do, every = words.partition(" ")[0], dict.fromkeys(TASK + HOST)
         if words and do not in every:
             raise SpecError.unknown("faults", do, every)
-        if not (found := _FAULT.fullmatch(words)):
+        if not (match := _FAULT.fullmatch(words)):
             raise SpecError("faults", words or text, FORM)
-        who, value, step, at, unit, long, its_unit = found.groups()
+        who, value, step, at, unit, long, its_unit = match.groups()
         if not _WHO.fullmatch(who):
             raise SpecError("faults", words, f"happens to a task or a host, such as {_example(do)}")
         if do not in (HOST if who.startswith("host:") else TASK):

@@ -119,10 +119,10 @@ class Link(BaseModel):
         """The link that is written as `50`, `50,2.5` or `50,2.5,0.01`: Mbit/s, ms and the share
         that is lost; what is left empty is as usual. Raises `SpecError` for other texts.
         """
-        if not (found := _LINK.fullmatch(text)):
+        if not (match := _LINK.fullmatch(text)):
             form = "Mbit/s, ms of delay and the share that is lost, or the first of these"
             raise SpecError("link", text, f"{form}, such as 50 or 50,2.5,0.01")
-        figures = zip(cls.model_fields, found.groups(), strict=True)
+        figures = zip(cls.model_fields, match.groups(), strict=True)
         return cls(**{name: float(figure) for name, figure in figures if figure})
 
     def check_lossless(self) -> None:

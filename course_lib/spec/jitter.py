@@ -49,17 +49,17 @@ class Jitter(NamedTuple):
     @functools.lru_cache
     def of(text: str) -> Jitter:
         """The jitter that is written so; "" is none. Raises `SpecError` for any other text."""
-        found = Jitter()
+        jitter = Jitter()
         if m := re.fullmatch(rf"lognormal:{_NUMBER}", text):
-            found = Jitter(sigma=float(m[1]))
+            jitter = Jitter(sigma=float(m[1]))
         elif m := re.fullmatch(rf"exponential:{_TIME}", text):
-            found = Jitter(mean=seconds(m[1], m[2]))
+            jitter = Jitter(mean=seconds(m[1], m[2]))
         elif m := re.fullmatch(rf"one_in:0*([1-9]\d*):{_TIME}", text):
-            found = Jitter(chance=1 / int(m[1]), delay=seconds(m[2], m[3]))
-        most = found.sigma <= 2 and found.mean <= 10 and found.delay <= 10
-        if text and not (most and (found.sigma or found.mean or found.delay)):
+            jitter = Jitter(chance=1 / int(m[1]), delay=seconds(m[2], m[3]))
+        most = jitter.sigma <= 2 and jitter.mean <= 10 and jitter.delay <= 10
+        if text and not (most and (jitter.sigma or jitter.mean or jitter.delay)):
             raise SpecError("jitter", text, FORMS)
-        return found
+        return jitter
 
     def of_step(self, seed: int, task: str, step: int) -> tuple[float, float]:
         """What a step of a task gets: a factor for its device time, and seconds in addition."""

@@ -6,7 +6,6 @@ hold the facts against the traces of runs.
 """
 
 import importlib.util
-from itertools import chain
 from typing import Literal
 
 from course_lib.errors import SpecError
@@ -33,15 +32,13 @@ holds it against the catalogue.
 """
 
 
-def _found() -> list[Strategy]:
-    modules = lazy.modules("course_lib.strategies.facts")
-    values = chain.from_iterable(vars(module).values() for module in modules)
-    return [value for value in values if isinstance(value, Strategy)]
-
-
-STRATEGIES: dict[str, Strategy] = {
-    strategy.name: strategy for strategy in sorted(_found(), key=lambda s: (s.order, s.name))
-}
+_DEFINED = [
+    value
+    for module in lazy.modules("course_lib.strategies.facts")
+    for value in vars(module).values()
+    if isinstance(value, Strategy)
+]
+STRATEGIES = {each.name: each for each in sorted(_DEFINED, key=lambda each: each.order)}
 
 
 def find(name: str) -> Strategy:

@@ -162,11 +162,11 @@ class Strategy(Facts):
 
     def foretold(self, spec: RunSpec, model: Sketch) -> Held:
         """What its formula says of the memory of each task, in bytes."""
-        held = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
+        memory = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
         if not model.activations:  # not known
-            for kinds in held.values():
+            for kinds in memory.values():
                 kinds.pop("activations", None)
-        return held
+        return memory
 
     def others(self, framework: str) -> list[str]:
         """The other frameworks that this strategy runs in."""

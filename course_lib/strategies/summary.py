@@ -24,29 +24,29 @@ def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run, or of a stopped one as far as it came. It has the same keys
     for every run: what there is none of is None, or empty. Each part says what its keys mean.
 
-    Digests, devices and the test metric are told by tasks at their end: a stopped run has none.
+    Digests, devices and the test metric come from tasks at their end: a stopped run has none.
     """
     digest, trace = run.digest, run.trace.once()
     values = {task: value or {} for task, value in run.values.items()}
     model = workloads.load(run.spec).sketch_in(run.spec.framework, run.spec.precision)
-    told = _told(run, values, digest)
+    final = _final(run, values, digest)
     return {
         **_asked_for(run, digest),
-        **_learned(told, values, digest, model),
+        **_learned(final, values, digest, model),
         **_placed(run, values, trace, digest, model),
         **_gradients(run, digest),
-        **_times(run, trace, digest, told.get("flops_per_step", 0)),
+        **_times(run, trace, digest, final.get("flops_per_step", 0)),
         **_machine(run, trace),
         "run_dir": str(run.run_dir),
     }
 
 
-def _told(run: Run, values: dict[str, dict[str, Any]], digest: Digest) -> dict[str, Any]:
+def _final(run: Run, values: dict[str, dict[str, Any]], digest: Digest) -> dict[str, Any]:
     """What the task that measured the model at the end says of it."""
     losses, metric = digest.losses.values, f"test_{workloads.load(run.spec).metric_name}"
     last = float(losses[-1]) if len(losses) else None
-    told = (v for v in values.values() if any(name.startswith("test_") for name in v))
-    return next(told, {"final_loss": last, metric: None})
+    final = (v for v in values.values() if any(name.startswith("test_") for name in v))
+    return next(final, {"final_loss": last, metric: None})
 
 
 def _asked_for(run: Run, digest: Digest) -> dict[str, Any]:
@@ -79,19 +79,19 @@ def _asked_for(run: Run, digest: Digest) -> dict[str, Any]:
 
 
 def _learned(
-    told: dict[str, Any], values: dict[str, dict[str, Any]], digest: Digest, model: Sketch | None
+    final: dict[str, Any], values: dict[str, dict[str, Any]], digest: Digest, model: Sketch | None
 ) -> dict[str, Any]:
     """`parameter_digest` maps each task to a hash of the parameters it ended with: equal digests
     are equal to the last bit. `flops_per_step`: of the model, for a global batch (see
     `training_flops`). `diverged`: None, or why it trained nothing any more, see `Digest`.
     """
     return {
-        "parameters": told.get("parameters") or (model.parameters if model else None),
-        "flops_per_step": told.get("flops_per_step", 0),
-        "final_loss": told["final_loss"],
-        **{name: value for name, value in told.items() if name.startswith("test_")},
+        "parameters": final.get("parameters") or (model.parameters if model else None),
+        "flops_per_step": final.get("flops_per_step", 0),
+        "final_loss": final["final_loss"],
+        **{name: value for name, value in final.items() if name.startswith("test_")},
         "diverged": digest.diverged or None,
-        "sample": told.get("sample"),
+        "sample": final.get("sample"),
         "parameter_digest": {task: v["digest"] for task, v in values.items() if "digest" in v},
     }
 
@@ -185,19 +185,19 @@ def _faults(run: Run) -> list[str]:
     done = [event for event in run.trace.all(Lifecycle) if event.fault]
     happened = {event.fault for event in done}
     missed = [str(fault) for fault in run.spec.faults if str(fault) not in happened]
-    said = [f"{e.task} {e.state} after {e.at:.2f} s ({e.fault})" for e in done]
-    return said + [f"did not happen: {fault}" for fault in missed]
+    happened_at = [f"{e.task} {e.state} after {e.at:.2f} s ({e.fault})" for e in done]
+    return happened_at + [f"did not happen: {fault}" for fault in missed]
 
 
 def _float16(run: Run) -> dict[str, dict[str, float]]:
-    found: defaultdict[str, defaultdict[str, list[float]]]
-    found = defaultdict(lambda: defaultdict(list))
+    metrics: defaultdict[str, defaultdict[str, list[float]]]
+    metrics = defaultdict(lambda: defaultdict(list))
     for metric in run.trace.all(Metric):
-        found[metric.name][metric.task].append(metric.value)
+        metrics[metric.name][metric.task].append(metric.value)
     return {
-        "loss_scale": {task: values[-1] for task, values in found["loss_scale"].items()},
-        "overflows": {task: int(sum(values)) for task, values in found["overflow"].items()},
-        "zeros": {task: round(mean(values), 4) for task, values in found["zeros"].items()},
+        "loss_scale": {task: values[-1] for task, values in metrics["loss_scale"].items()},
+        "overflows": {task: int(sum(values)) for task, values in metrics["overflow"].items()},
+        "zeros": {task: round(mean(values), 4) for task, values in metrics["zeros"].items()},
     }
 
 
@@ -241,7 +241,7 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
 def _by_device(values: dict[str, dict[str, Any]], what: str) -> dict[str, int]:
     """What tasks report of their devices, by the devices of the whole cluster."""
     by_task = {task: value.get(what, {}) for task, value in values.items()}
-    return {_device(task, d): n for task, found in by_task.items() for d, n in found.items()}
+    return {_device(task, d): n for task, devices in by_task.items() for d, n in devices.items()}
 
 
 def _device(task: str, device: str) -> str:
