@@ -7,6 +7,7 @@ import contextlib
 import importlib
 import json
 import re
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ import numpy as np
 import psutil
 import pytest
 
+from course_lib.__main__ import main
 from course_lib.cluster.pipes import pair
 from course_lib.collectives import ring
 from course_lib.course import check, hint
@@ -404,6 +406,20 @@ def test_a_cell_with_nothing_but_hidden_tests_is_left_out_and_the_others_keep_th
     assert [(c.id, c.outputs, c.execution_count) for c in made.cells] == [("plain", [], None)]
     with pytest.raises(SpecError, match="a directory with notebooks"):
         generate(tmp_path / "out" / "none", tmp_path)
+
+
+def test_without_nbgrader_the_command_that_makes_exercises_says_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("course_lib.course.instructors", "nbgrader.converters"):
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "nbgrader", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["exercises"])
+    assert ended.value.code == 2
+    assert "nbgrader is not installed. Install it with: pip install nbgrader" in (
+        " ".join(capsys.readouterr().err.split())
+    )
 
 
 def test_what_is_no_exercise_is_refused_with_the_reason(tmp_path: Path) -> None:
