@@ -12,7 +12,7 @@ for thousands of ranks.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -23,9 +23,6 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 
-Times = dict[tuple[int, int, int], tuple[float, float]]
-"""(Round, sender, receiver) of a message -> when it began to leave, and when it had been received.
-"""
 MOST_TRACED = 1_000_000
 
 
@@ -75,23 +72,19 @@ def simulate(
             allowed = f"seconds, 0 or more, of ranks from 0 to {schedule.ranks - 1}"
             raise SpecError("delay", dict(delay or {}), allowed)
         at[rank] = late
-    network, times, count = _Network(topology, np.array(schedule.hosts)), Times(), 0
-    for number, m in enumerate(messages(schedule, bytes, itemsize)):
+    network, count = _Network(topology, np.array(schedule.hosts)), 0
+    tasks = [schedule.task(rank) for rank in range(schedule.ranks)]
+    sizes = np.diff(schedule.byte_ends(bytes, itemsize)).tolist()
+    events: list[Message] = []
+    sent = messages(schedule, bytes, itemsize)
+    for number, (r, m) in enumerate(zip(schedule.rounds, sent, strict=True)):
         at = network.round(m, at)
         count += len(m.src)
-        if trace:
-            times |= network.times(m, number)
-    events = _events(schedule, times, np.diff(schedule.byte_ends(bytes, itemsize)).tolist())
+        spans = network.spans(m) if trace else {}
+        for t in r if trace else ():  # the receiving rank is the task of an event
+            src, dst, span = tasks[t.src], tasks[t.dst], spans[t.src, t.dst]
+            events.append(Message(dst, src, dst, sizes[t.chunk], number, t.chunk, *span))
     return Simulation(schedule, bytes, at, count, Trace(events) if trace else None)
-
-
-def _events(schedule: Schedule, times: Times, sizes: list[int]) -> Iterator[Message]:
-    """One event for each transfer, with the receiving rank as its task."""
-    tasks = [schedule.task(rank) for rank in range(schedule.ranks)]
-    for number, r in enumerate(schedule.rounds):
-        for t in r:
-            src, dst, span = tasks[t.src], tasks[t.dst], times[number, t.src, t.dst]
-            yield Message(dst, src, dst, sizes[t.chunk], number, t.chunk, *span)
 
 
 class _Network:
@@ -125,11 +118,13 @@ class _Network:
         np.maximum.at(after, m.dst, self.came)
         return after + self.adding
 
-    def times(self, m: Messages, number: int) -> Times:
-        """The times of the messages of the last round, which has this `number`."""
+    def spans(self, m: Messages) -> dict[tuple[int, int], tuple[float, float]]:
+        """The times at which each message of the last round began to leave, and had been received,
+        by its sender and receiver.
+        """
         columns = m.src, m.dst, self.sent - self.taking, self.came
         rows = zip(*(column.tolist() for column in columns), strict=True)
-        return {(number, src, dst): (start, end) for src, dst, start, end in rows}
+        return {(src, dst): (start, end) for src, dst, start, end in rows}
 
     def _prepare(self, m: Messages, last: Messages | None) -> None:
         """Find which ranks exchange messages in a round, and how long that takes them."""
