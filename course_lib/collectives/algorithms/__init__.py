@@ -8,8 +8,7 @@ last.
 
 import inspect
 from collections.abc import Callable, Sequence
-from importlib import import_module
-from typing import Any, cast
+from typing import Any
 
 from course_lib.collectives.cost import ClosedForm
 from course_lib.collectives.schedule import Schedule
@@ -20,6 +19,7 @@ from course_lib.text import kind_of
 Algorithm = Callable[..., Schedule]
 
 ALGORITHMS: dict[str, Algorithm] = {}
+FORMS: dict[str, Callable[..., ClosedForm]] = {}  # the closed form of each
 FOILS: dict[str, Algorithm] = {}
 HALVES: dict[str, Algorithm] = {}
 
@@ -28,7 +28,7 @@ for module in sorted(lazy.modules(__name__), key=lambda module: getattr(module, 
     for needed, how in ((name, f"{name}(workers)"), ("closed_form", "closed_form(P, S)")):
         if not callable(getattr(module, needed, None)):
             raise SpecError(module.__file__ or name, name, f"the file must define {how}")
-    ALGORITHMS[name] = getattr(module, name)
+    ALGORITHMS[name], FORMS[name] = getattr(module, name), module.closed_form
     FOILS |= {function.__name__: function for function in getattr(module, "FOILS", ())}
     HALVES |= {function.__name__: function for function in getattr(module, "HALVES", ())}
 
@@ -82,7 +82,6 @@ def closed_form(algorithm: str, workers: int, bytes: int, **options: Any) -> Clo
 
     Raises SpecError for an unknown name.
     """
-    if algorithm not in ALGORITHMS:
-        raise SpecError.unknown("algorithm", algorithm, ALGORITHMS)
-    form = import_module(f"{__name__}.{algorithm}").closed_form
-    return cast(ClosedForm, form(workers, bytes, **options))
+    if algorithm not in FORMS:
+        raise SpecError.unknown("algorithm", algorithm, FORMS)
+    return FORMS[algorithm](workers, bytes, **options)
