@@ -184,28 +184,25 @@ class TorchStep(TrainingStep):
         loss for inputs and targets, if not that of the step's model.
         """
         forward = self.mixed(forward or (lambda x, y: self.loss_of(self.model(x), y)))
-        if self.census.open:
-            forward = self._counted(forward)
         count, total = self.spec.accumulate, 0.0
         if count == 1:
-            loss = forward(inputs, targets)
+            with self._counting():
+                loss = forward(inputs, targets)
             models.summed(loss).backward()
             return loss.detach()
         for number, (x, y) in enumerate(cut(torch.tensor_split, (inputs, targets), count), 1):
             with nullcontext() if number == count else alone():
-                loss = forward(x, y) * (len(first_leaf(x)) / len(first_leaf(inputs)))
+                with self._counting():
+                    loss = forward(x, y) * (len(first_leaf(x)) / len(first_leaf(inputs)))
                 models.summed(loss).backward()  # adds to the gradients that are there
             total += loss.detach()
         return total
 
-    def _counted(self, forward: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-        """The same forward pass, which notes the activations that it keeps."""
-
-        def counting(inputs: Any, targets: Any) -> Any:
-            with kept_for_backward(self.replica, lambda count: self.census.note(activations=count)):
-                return forward(inputs, targets)
-
-        return counting
+    def _counting(self) -> AbstractContextManager[None]:
+        """Note the activations that a forward pass of the first step keeps."""
+        if not self.census.open:
+            return nullcontext()
+        return kept_for_backward(self.replica, lambda count: self.census.note(activations=count))
 
     def done(self, loss: Any = None) -> None:
         super().done(None if loss is None else models.mean_of(loss))
