@@ -28,8 +28,8 @@ from course_lib.record.clock import clock
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
 # (0: as soon as it comes)
 HEADER = struct.Struct("<BxxxIqdd")
-# what a rank's call is about; a piece of a message; the rank's counters; a sign of life
-CALL, DATA, COUNTERS, PULSE = range(4)
+# what a rank's call is about; a piece of a message; the rank's counters
+CALL, DATA, COUNTERS = range(3)
 _ROOM = 1 << 16
 _ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
@@ -119,16 +119,6 @@ class Connection:
         self._taken += 1
         if self._counters:
             self._counters[self.peer] = self._taken
-
-    def pulse(self) -> None:
-        """Give a sign of life. A peer that is done and has left needs none; what it sent before is
-        still to be read, so `gone` is left to `hear` to find.
-        """
-        if not self._out and not self.gone:
-            self._send(_header(PULSE))
-            if self.gone:
-                self._out.clear()
-                self.gone = False
 
     def say(self, about: str, segment: Segment) -> None:
         """Tell the peer to which call the next pieces belong, and pass it the segment that holds

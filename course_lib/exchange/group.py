@@ -32,7 +32,7 @@ class Group:
         self.connections: dict[int, Connection] = {}
         self.about = ""
         self.calls = self.round = 0
-        self._since = self._pulsed = clock()
+        self._since = self._posted = clock()
         self._counters = Counters(len(meeting.place))
 
     def begin(self, about: str, peers: Sequence[int]) -> None:
@@ -84,7 +84,7 @@ class Group:
                 other.push()
             moved = readable + writable
         # a rank that is always busy must give signs of life, too
-        if not (moved or early) or clock() - self._pulsed > self.patience / 4:
+        if not (moved or early) or clock() - self._posted > self.patience / 4:
             self._look_around(None if early else connection)
         if connection in moved:
             self._since = clock()
@@ -157,11 +157,9 @@ class Group:
         now = clock()
         if verdict := self.meeting.verdict():
             raise self._error(verdict)
-        if now - self._pulsed > self.patience / 4:
-            self._pulsed = now
-            for other in self.connections.values():
-                other.pulse()
-            self._compare()
+        if now - self._posted > self.patience / 4:
+            self._posted = now
+            self._compare()  # which is the sign of life
         silent = now - max(connection.heard, self._since) if connection else 0
         if connection and silent > self.patience:
             posted = self.meeting.posted(connection.peer)

@@ -7,7 +7,6 @@ import time
 import numpy as np
 
 from course_lib.exchange.connection import Connection
-from course_lib.exchange.memory import Counters
 
 
 def pair() -> tuple[Connection, Connection]:
@@ -30,7 +29,7 @@ def test_what_is_on_its_way_when_a_rank_leaves_arrives_though_its_peer_says_some
     leaving = threading.Thread(target=theirs.close, args=(now + 0.1, now + 30))
     leaving.start()
     time.sleep(0.5)  # as if it had been lost a few times
-    mine.pulse()
+    mine.offer([])
     time.sleep(0.1)
     mine.hear()
     came = np.zeros_like(piece)
@@ -59,19 +58,4 @@ def test_a_rank_whose_bytes_have_all_arrived_waits_for_no_more_than_the_farewell
     begun = time.monotonic()
     theirs.close(begun + 0.2, begun + 60)
     assert time.monotonic() - begun < 30
-    mine.close(0, 0)
-
-
-def test_a_sign_of_life_for_a_peer_that_is_done_and_has_left_is_no_loss() -> None:
-    here, there = socket.socketpair()
-    mine, theirs = Connection(0, 1, here, Counters(2)), Connection(1, 0, there, Counters(2))
-    theirs.hear()
-    theirs.offer([])
-    theirs.leave()
-    theirs.close(0, 0)
-    mine.pulse()
-    assert not mine.gone and not mine.sending
-    mine.hear()
-    mine.hear()  # a descriptor came first
-    assert len(mine.stamps) == 1  # what it sent before it left
     mine.close(0, 0)
