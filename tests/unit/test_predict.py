@@ -82,6 +82,13 @@ def test_a_result_off_the_scale_is_drawn_whole() -> None:
     assert max(bars(card)) <= 301
 
 
+def test_a_card_has_a_picture_before_there_is_a_guess() -> None:
+    for numbers in ((0, 10, "ms"), {"ring": (0, 10, "ms"), "tree": (0, 10, "ms")}):
+        card = Predict("How long?", numbers=numbers)  # type: ignore[arg-type]
+        picture = card._bundle()["image/svg+xml"]
+        assert "How long?" in picture and "Guess: no guess" in picture
+
+
 def test_without_a_guess_only_the_result_is_drawn() -> None:
     card = Predict("How long?", numbers=(0, 10, "ms"))
     assert card.reveal(3.0) == "You made no guess. Result: 3 ms."

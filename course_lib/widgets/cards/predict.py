@@ -199,6 +199,8 @@ class Predict(Pictured, w.VBox):
         for name, (lowest, highest, _) in self.ranges.items():
             values = {"guess": guesses.get(name), "result": results.get(name)}
             known = {label: float(value) for label, value in values.items() if value is not None}
+            if not known:
+                continue
             finite = list(filter(math.isfinite, known.values()))
             # bars that begin at zero can be compared by their length
             low, high = min(0.0, lowest, *finite), max(highest, *finite)
@@ -215,8 +217,7 @@ class Predict(Pictured, w.VBox):
                     svg.rect(80, y, width, 20, fill=fill, stroke=edge),
                     svg.text(388, y + 15, self._number(value, name)),
                 ]
-            if known:
-                yield name, drawn, 8 + 26 * len(known)
+            yield name, drawn, 8 + 26 * len(known)
 
     def _answer(self) -> Markup:
         """The result in HTML: bars of numbers, and words."""
