@@ -32,9 +32,7 @@ app = typer.Typer(
 READING = (watch, picture, export)
 COMMANDS = (run, race, *READING, allreduce, stage, check, doctor, strategies, exercises)
 for command in (*COMMANDS, lab):
-    short = (
-        " ".join(str(command.__doc__).split("\n\n")[0].split()).partition(". ")[0].removesuffix(".")
-    )
+    short = " ".join(str(command.__doc__).split()).partition(". ")[0].removesuffix(".")
     further: Any = ({}, {"allow_extra_args": True, "ignore_unknown_options": True})[command is lab]
     app.command(short_help=f"{short}.", context_settings=further)(command)
 app.add_typer(cluster, name="cluster")
