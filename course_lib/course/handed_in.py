@@ -65,10 +65,11 @@ def watched(ready_made: Iterable[str], used: list[str]) -> Iterator[None]:
 
     `ready_made` are full names of functions, classes or modules; what is defined in them counts.
     """
-    names = (*ready_made, *BLINDS)
-    if len(names) == len(BLINDS):
+    names = tuple(ready_made)
+    if not names:
         yield
         return
+    names += BLINDS
     known: dict[int, tuple[object, str]] = {}  # kept beside its name, so that no id comes again
     over = False
 
