@@ -267,3 +267,9 @@ def lockstep(
         timeout=seconds,
         env={**os.environ, "COLUMNS": "200", **({"LOCKSTEP_HOME": str(home)} if home else {})},
     )
+
+
+def losses_of(trace: Trace) -> list[float]:
+    """Return the loss of each step, in order of step."""
+    by_step = {m.step: m.value for m in trace.all(Metric, name="loss")}
+    return [by_step[step] for step in sorted(by_step)]

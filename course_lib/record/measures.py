@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from course_lib import text
-from course_lib.record.events import Lifecycle, Metric, Phase, Read, Traffic, Update, task_key
+from course_lib.record.events import Lifecycle, Phase, Read, Traffic, Update, task_key
 from course_lib.record.trace import Trace
 from course_lib.record.waits import with_waits
 
@@ -173,26 +173,6 @@ def median_step(trace: Trace) -> float:
     return statistics.median(step_times(trace) or [math.nan])
 
 
-def synchronous_step(trace: Trace, slowest: float = 1.0) -> float:
-    """Seconds a synchronous step should take: the longest compute of all tasks, then the part of
-    the exchange that is not hidden behind it, then the update (each the median over the steps).
-
-    `slowest`: a factor for the compute time, for a slowest task that is that many times slower.
-    Steps 0 to 5 are left out, since the first ones compile; NaN if no later step has both a
-    `compute` and an `apply`.
-    """
-    times: dict[tuple[str, str], dict[int, float]] = defaultdict(lambda: defaultdict(float))
-    for p in with_waits(trace):
-        if p.step > 5:
-            times[p.what, p.task][p.step] += p.end - p.start
-    longest: dict[str, float] = defaultdict(float)
-    for (what, _), steps in times.items():
-        longest[what] = max(longest[what], statistics.median(steps.values()))
-    if not {"compute", "apply"} <= longest.keys():
-        return math.nan
-    return slowest * longest["compute"] + longest["reduce"] + longest["apply"]
-
-
 def seconds_to(trace: Trace) -> dict[str, float]:
     """Seconds since the run was called: until all tasks were running (`start`), until the first
     step was applied everywhere (`first_step`), and until the last event (`total`).
@@ -204,12 +184,6 @@ def seconds_to(trace: Trace) -> dict[str, float]:
         "first_step": max(first, default=math.nan),
         "total": trace.seconds,
     }
-
-
-def curve(trace: Trace, name: str = "loss") -> list[Metric]:
-    """The values of a metric in order of step, one for each step."""
-    by_step = {m.step: m for m in trace.all(Metric, name=name)}
-    return [by_step[step] for step in sorted(by_step)]
 
 
 class Coverage(NamedTuple):

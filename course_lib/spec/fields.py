@@ -51,11 +51,12 @@ def complaints(model: type[BaseModel]) -> Iterator[None]:
     cause = first.get("ctx", {}).get("error")
     name = str(first["loc"][0]) if first["loc"] else "spec"
     if isinstance(cause, SpecError):
-        raise cause
+        raise cause from None
     if first["type"] == "extra_forbidden":
-        raise SpecError.unknown("field", name, model.model_fields)
+        raise SpecError.unknown("field", name, model.model_fields) from None
     kind = model.model_fields[name]
-    raise SpecError.unknown(name, first["input"], texts(kind.annotation), str(kind.description))
+    allowed = texts(kind.annotation)
+    raise SpecError.unknown(name, first["input"], allowed, str(kind.description)) from None
 
 
 def texts(kind: Any) -> list[str]:

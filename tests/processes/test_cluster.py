@@ -26,10 +26,9 @@ from course_lib import Run, start
 from course_lib.cluster import nursery
 from course_lib.errors import LockstepError, SpecError, Stalled, StartTimeout, TaskFailed
 from course_lib.record.events import Lifecycle, Metric, Phase
-from course_lib.record.measures import curve
 from course_lib.record.saved import SavedRun
 from tests.conftest import gone_within
-from tests.helpers import until
+from tests.helpers import losses_of, until
 
 # What an interrupt says.
 END_IT = "from course_lib import Run; Run.going()[-1].stop()"
@@ -280,7 +279,7 @@ def test_a_stopped_run_has_a_result_as_far_as_it_came_live_and_saved() -> None:
     found = run.stop().result
     assert found["stopped"] and 20 <= found["steps_done"] < 100_000 == found["steps"]
     assert found["examples"] == found["steps_done"] * 128
-    assert found["final_loss"] == curve(run.trace)[-1].value
+    assert found["final_loss"] == losses_of(run.trace)[-1]
     assert set(whole) == set(early) == set(found) == set(SavedRun(run.run_dir).result)
     assert (found["test_accuracy"], found["diverged"], found["faults"]) == (None, None, [])
     assert json.loads(json.dumps(early, allow_nan=False)) == SavedRun(early["run_dir"]).result

@@ -10,11 +10,10 @@ import pytest
 
 from course_lib import Run, Workload, start
 from course_lib.errors import SpecError
-from course_lib.record import measures
 from course_lib.record.events import Metric, Update
 from course_lib.strategies import catalog
 from course_lib.strategies.precision import START
-from tests.helpers import losses
+from tests.helpers import losses, losses_of
 from tests.own_models import LARGEST, keras_mlp, torch_mlp
 
 STEPS, BATCH = 8, 48
@@ -154,7 +153,7 @@ def test_a_worker_drops_a_gradient_that_overflows_and_computes_it_again(
     each = 2 if strategy in ASYNCHRONOUS else 1
     assert updates == list(range(1, 30 * each + 1))
     # of all workers: one of them is not told of steps that went on without it
-    means = [metric.value for metric in measures.curve(run.trace)]
+    means = losses_of(run.trace)
     assert np.mean(means[-5:]) < 0.8 * means[0]
     if strategy == "sync_parameter_server":
         exact = trained(framework, "one_device", "float32", "loud", steps=30)

@@ -24,6 +24,7 @@ from tests.helpers import (
     SUM_ORDER,
     compares_times,
     keeping_weights,
+    losses_of,
     of_times,
     until,
     updates,
@@ -77,7 +78,7 @@ def serving(chief: Callable[[Any], Any]) -> dict[str, Any]:
 @pytest.mark.parametrize("name", [ASYNC, SYNC])
 def test_two_workers_learn_in_fifty_steps(name: str) -> None:
     result, trace = learned(name)
-    losses = [m.value for m in measures.curve(trace)]
+    losses = losses_of(trace)
     assert len(losses) == 50
     assert losses[-1] == result["final_loss"] < losses[0] / 2
     assert result["test_accuracy"] > 0.8
@@ -183,9 +184,7 @@ def with_weights(name: str, workers: int, ps: int, workload: str) -> tuple[list[
 
 
 def same(one: tuple[list[np.ndarray], Trace], other: tuple[list[np.ndarray], Trace]) -> None:
-    np.testing.assert_allclose(
-        *([m.value for m in measures.curve(trace)] for _, trace in (one, other)), **SUM_ORDER
-    )
+    np.testing.assert_allclose(*(losses_of(trace) for _, trace in (one, other)), **SUM_ORDER)
     for ours, theirs in zip(one[0], other[0], strict=True):
         np.testing.assert_allclose(ours, theirs, **SUM_ORDER)
 
@@ -212,7 +211,7 @@ def test_the_last_bits_of_a_synchronous_run_do_not_depend_on_who_comes_first(sam
     last = ("worker:0", "worker:1", "worker:3")
     runs = [start(SYNC, slow={task: 3.0}, **fields).wait(60) for task in last]
     assert len({run.result["parameter_digest"]["chief:0"] for run in runs}) == 1
-    curves = [[m.value for m in measures.curve(run.trace)] for run in runs]
+    curves = [losses_of(run.trace) for run in runs]
     assert curves[0] == curves[1] == curves[2]
 
 

@@ -7,12 +7,11 @@ import pytest
 
 from course_lib import Run, Workload, start, workloads
 from course_lib.errors import SpecError
-from course_lib.record import measures
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog, trial
 from course_lib.workloads import tiny_gpt
 from tests import own_models
-from tests.helpers import losses
+from tests.helpers import losses, losses_of
 
 SMALL: dict[str, Any] = {"workload": "tiny_gpt", "layers": 2, "heads": 2, "width": 32}
 SMALL |= {"context": 16, "global_batch": 16, "steps": 20, "seed": 1}
@@ -58,7 +57,7 @@ def test_strategies_train_it_as_one_device_does_and_show_a_sample(
     found, expected = losses(run.trace, first), losses(one.trace)
     facts = catalog.find(strategy)
     if facts.asynchronous or "backups" in facts.takes:  # it has other updates, or batches
-        found = [m.value for m in measures.curve(run.trace)]
+        found = losses_of(run.trace)
         assert np.mean(found[-3:]) < found[0]
     elif strategy == "tpu":  # it rounds to 8 significant bits, which adds up from step to step
         assert found[:10] == pytest.approx(expected[:10], rel=0.02)

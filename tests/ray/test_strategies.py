@@ -7,7 +7,6 @@ import pytest
 
 from course_lib import start
 from course_lib.errors import Unavailable
-from course_lib.record import measures
 from course_lib.strategies.catalog import STRATEGIES
 
 CASES = [
@@ -21,6 +20,7 @@ BY_PACE = [name for name, its in STRATEGIES.items() if its.asynchronous] + ["bac
 
 # what cuts the layers of digits in two, or by a divisor of their units
 BY_CUTS = "pipeline_parallel", "tensor_parallel"
+from tests.helpers import losses_of
 
 
 @pytest.mark.parametrize(("name", "framework"), CASES)
@@ -43,7 +43,7 @@ def test_a_strategy_trains_on_three_nodes_as_on_one_machine(
     assert nodes.choice == ("1 node" if one else f"{workers} nodes"), nodes
     assert all(task in nodes.why for task in there.spec.tasks)
     if name in BY_PACE:
-        losses = [metric.value for metric in measures.curve(there.trace)]
+        losses = losses_of(there.trace)
         assert losses[-1] < losses[0]
         return
     assert there.result["parameter_digest"] == here.result["parameter_digest"]

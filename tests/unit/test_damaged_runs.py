@@ -93,7 +93,7 @@ def look_at_all(path: Path) -> None:
             lambda: view.lanes(view.sides[0], 80),
             lambda: Timeline(path).table(),
             lambda: (measures.wire_bytes_per_step(run.trace), measures.seconds_to(run.trace)),
-            lambda: measures.synchronous_step(run.trace),
+            lambda: (run.trace.phases, run.trace.updates, run.trace.lifecycle),
             lambda: Updates().add(run.trace.all(Update)),
         ]
         for look in looks:

@@ -325,7 +325,7 @@ def grows(workers: int, rounds: list[Any] = []) -> Schedule:  # noqa: B006  # th
     return Schedule("mine", workers, workers, rounds)
 
 
-@wrong("ring", "wants_hosts_too must take the number of workers and nothing else")
+@wrong("ring", "wants_hosts_too() missing 1 required positional argument: 'hosts'")
 def wants_hosts_too(workers: int, hosts: Any) -> Schedule:
     return ring(workers)
 

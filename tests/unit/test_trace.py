@@ -1,7 +1,6 @@
 """The trace: written, merged, followed while it grows, saved, loaded, exported."""
 
 import json
-import math
 import threading
 import time
 from pathlib import Path
@@ -206,30 +205,6 @@ def test_the_chrome_export_names_threads_and_keeps_times(tmp_path: Path) -> None
     (compute,) = [e for e in entries if e.get("name") == "compute" and e["tid"] == 1]
     assert (compute["ph"], compute["ts"], compute["dur"]) == ("X", 1e6, 3e6)
     assert all(e["ph"] in "MXCi" and "pid" in e for e in entries)
-
-
-def test_the_synchronous_step_is_the_longest_compute_then_the_update_without_the_first_steps() -> (
-    None
-):
-    phases = [
-        Phase(f"worker:{worker}", step, what, start, start + seconds)
-        for worker in (0, 1)
-        for step in range(8)
-        for what, start, seconds in (
-            ("compute", float(step), 0.1 + 0.1 * worker if step > 5 else 0.9),
-            ("apply", step + 0.9, 0.05),
-        )
-    ]
-    assert measures.synchronous_step(Trace(phases)) == pytest.approx(0.25)
-    assert measures.synchronous_step(Trace(phases), slowest=2) == pytest.approx(0.45)
-
-
-@pytest.mark.parametrize("missing", ["compute", "apply"])
-def test_without_computing_or_updates_there_is_no_synchronous_step(missing: str) -> None:
-    kept = {"compute", "apply", "reduce"} - {missing}
-    trace = Trace(Phase("worker:0", step, w, step, step + 0.1) for step in range(9) for w in kept)
-    assert math.isnan(measures.synchronous_step(trace))
-    assert math.isnan(measures.synchronous_step(Trace()))
 
 
 def test_numbers_of_numpy_and_tensors_are_plain_in_the_trace(tmp_path: Path) -> None:
