@@ -8,6 +8,7 @@ import pytest
 from course_lib import start
 from course_lib.errors import Unavailable
 from course_lib.strategies.catalog import STRATEGIES
+from tests.helpers import losses_of
 
 CASES = [
     (name, framework)
@@ -20,7 +21,6 @@ BY_PACE = [name for name, its in STRATEGIES.items() if its.asynchronous] + ["bac
 
 # what cuts the layers of digits in two, or by a divisor of their units
 BY_CUTS = "pipeline_parallel", "tensor_parallel"
-from tests.helpers import losses_of
 
 
 @pytest.mark.parametrize(("name", "framework"), CASES)
