@@ -321,7 +321,7 @@ BAD_TRAININGS: list[tuple[Answer, str]] = [
     (trains(steps=5), "Pass steps=60 to start."),
     (nothing, "Is `return` missing?"),
     (nothing_from_tensorflow, "And another thing: Pass framework='torch' to start."),
-    (the_result, "It returns a dict, not the run."),
+    (the_result, "It returns a Result, not the run."),
     (without_waiting, "Wait for the end of the run: .wait(60)."),
     (stopped, "is stopped, not finished"),
     (called, "Hand on the function itself, not what it returns"),

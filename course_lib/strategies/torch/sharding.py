@@ -82,19 +82,20 @@ class Collective:
         return memory
 
     def __call__(self, output_tensor: Any, input_tensor: Any, **how: Any) -> Any:
-        """Begin the exchange."""
+        """Exchange, or begin to."""
         self.among.note()
-        step, over = self.among.step, self.among.step.exchange_begins()
+        step, scatters = self.among.step, self.collective is dist.reduce_scatter_single
+        if not step.spec.overlap or (scatters and output_tensor.dtype != torch.float32):
+            with step.exchanging():
+                return self.collective(output_tensor, input_tensor, **how)
+        over = step.exchange_begins()
         if output_tensor.is_cuda:  # FSDP calls it in a stream of its own
             self.collective(output_tensor, input_tensor, **how)
             over()
             return None
         work = self.collective(output_tensor, input_tensor, **how | {"async_op": True})
         exchange = Exchange(step, self.among.thread.submit(finish, work, over))
-        scatters = self.collective is dist.reduce_scatter_single
-        if not step.spec.overlap or (scatters and output_tensor.dtype != torch.float32):
-            exchange.wait()
-        elif scatters:
+        if scatters:
             self.among.scatters.append(exchange)
         return exchange
 
