@@ -46,14 +46,14 @@ def wrong(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
     """By how much the clock of each node is wrong, and what it gains a second."""
     import ray
 
-    from course_lib.engines.ray import cluster
+    from course_lib.engines.ray import cluster as rooms
 
-    cluster.connect(cluster)
-    monkeypatch.setattr(cluster, "_actors", {})
+    rooms.connect(cluster)
+    monkeypatch.setattr(rooms, "_actors", {})
     skews = [(turn * (0.3 - DRIFT * own()), turn * DRIFT) for turn in (0, 1, -1)]
     of_node = dict(zip((node["NodeID"] for node in ray.nodes()), skews, strict=True))
 
-    class Wrong(cluster.RayNode):
+    class Wrong(rooms.RayNode):
         """Its clock is wrong, and so are those of all processes that it starts."""
 
         def __init__(self, driver: tuple[str, int]) -> None:
@@ -66,9 +66,9 @@ def wrong(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
             course_lib.record.clock._skew, course_lib.record.clock._drift = mine
             super().__init__(driver)
 
-    monkeypatch.setattr(cluster, "RayNode", Wrong)
+    monkeypatch.setattr(rooms, "RayNode", Wrong)
     yield skews
-    for actor in cluster._actors.values():
+    for actor in rooms._actors.values():
         ray.kill(actor)
 
 

@@ -12,10 +12,10 @@ from tests.helpers import until
 
 @pytest.fixture
 def free_gpus(cluster: str) -> Callable[[], float]:
-    from course_lib.engines.ray import cluster
+    from course_lib.engines.ray.cluster import connect, free
 
-    cluster.connect(cluster)
-    return lambda: cluster.free("GPU")
+    connect(cluster)
+    return lambda: free("GPU")
 
 
 def test_each_worker_has_a_gpu_of_its_own(cluster: str, free_gpus: Callable[[], float]) -> None:

@@ -7,8 +7,6 @@ import pytest
 
 from course_lib.errors import Unavailable
 
-ray = pytest.importorskip("ray")
-
 
 @pytest.mark.parametrize(
     ("what", "theirs", "said"),
