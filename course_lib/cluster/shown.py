@@ -58,6 +58,6 @@ def _rows(run: Run) -> list[tuple[str, str]]:
     rows = [("Timeline(run)", "who did what, when, and who waited for whom"), log]
     if run.state != "failed":
         rows.insert(0, ("run.result", "what came out of it"))
-    if run.state == "finished" and run.spec.strategy != "custom" and run.spec.keep_model:
+    if run.state == "finished" and run.spec.strategy != "custom":
         rows.append(("run.model()", "the trained model"))
     return rows

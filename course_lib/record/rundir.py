@@ -219,7 +219,7 @@ class RunDir:
             with opened(path) as file, np.load(file) as held:
                 arrays |= held
         if not arrays:
-            why = "it has keep_model=False, has not finished, or is a function of your own"
+            why = "it has not finished, or is a function of your own"
             raise LockstepError(f"the run in {self.path} left no trained weights: {why}")
         return arrays
 

@@ -121,7 +121,6 @@ class Settings(BaseModel):
     )
     task_cpus: float = number(1.0, 1024, "CPUs that each task has a Ray cluster reserve", "CPUs")
     task_gpus: Count = whole(0, 0, 64, "GPUs that each worker has a Ray cluster reserve")
-    task_memory_mb: Count = whole(0, 0, 2**24, "MiB that each task has a Ray cluster reserve")
     workload: Annotated[str, BeforeValidator(_name_of)] = field(
         "digits",
         "what is learned",
@@ -149,9 +148,6 @@ class Settings(BaseModel):
     )
     optimizer: Literal["sgd", "momentum", "adamw"] = field(
         "sgd", "what is made of a gradient", "sgd, momentum (of 0.9) or adamw"
-    )
-    weight_decay: float = number(
-        0.01, 100, "adamw's pull of the parameters towards zero", "a part of them", True
     )
     clip_norm: float | None = number(
         None, 1_000_000, "gradients are scaled down to this norm over all parameters", "a number"
@@ -206,7 +202,6 @@ class Settings(BaseModel):
         "the directory of a run that had checkpoint_every",
     )
     trace: bool = flag(True, "record events")
-    keep_model: bool = flag(True, "keep the trained weights, 4 bytes each, for run.model()")
     start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
     max_restarts: Count = whole(
         0, 0, 100, "how often tasks are started again when one has failed or was killed"

@@ -25,7 +25,7 @@ from course_lib.workloads.sketch import Sketch
 
 Program = Callable[..., Any]
 NO_CLUSTER = "this is of a Ray cluster, and the run is on this machine: add engine='ray'"
-OF_RAY = ("address", "task_cpus", "task_gpus", "task_memory_mb")
+OF_RAY = ("address", "task_cpus", "task_gpus")
 
 
 @dataclass
@@ -374,7 +374,6 @@ def unused_fields(spec: RunSpec) -> dict[str, str]:
     for mine, takes in (
         (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),
         (spec.workload, {name: workloads.fields(name) for name in workloads.WORKLOADS}),
-        (spec.optimizer, {"adamw": ("weight_decay",)}),
         (spec.precision, {"float16": ("loss_scale",)}),
     ):
         for field in dict.fromkeys(chain.from_iterable(takes.values())):

@@ -11,7 +11,7 @@ learning rate r:
                 parameter -= r * velocity
     adamw       mean   = 0.9 * mean + 0.1 * g               a running mean of gradients
                 square = 0.999 * square + 0.001 * g * g     a running mean of their squares
-                parameter -= r * (mean' / (sqrt(square') + 1e-8) + weight_decay * parameter)
+                parameter -= r * (mean' / (sqrt(square') + 1e-8) + 0.01 * parameter)
 
 Both begin at zero, so after t updates they are too small by the factors 1 - 0.9^t and 1 - 0.999^t;
 mean' and square' are what they are without these. The rules are plain arithmetic, so they are
@@ -34,6 +34,7 @@ from course_lib.spec.run_spec import RunSpec
 MOMENTUM = 0.9
 BETAS = (0.9, 0.999)
 EPSILON = 1e-8
+WEIGHT_DECAY = 0.01  # of adamw
 STATE = {"sgd": 0, "momentum": 1, "adamw": 2}
 """The count of numbers that each optimizer keeps for a parameter."""
 
@@ -105,4 +106,4 @@ class Optimizer:
         right_mean = (mean + of_mean) / corrections[0]
         right_square = (square + of_square) / corrections[1]
         direction = right_mean / (right_square**0.5 + EPSILON)
-        return [-rate * (direction + self.spec.weight_decay * value), of_mean, of_square]
+        return [-rate * (direction + WEIGHT_DECAY * value), of_mean, of_square]

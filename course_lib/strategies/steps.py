@@ -251,10 +251,9 @@ class TrainingStep(Phases, ABC):
         Where each task holds a shard, all tasks must call it together.
         """
         self.task.enter("evaluate")
-        if self.spec.keep_model:  # before the metric, which may fail
-            named = self.named_weights()
-            if self.first or self.holders[0][0].startswith("stage"):
-                self.task.files.leave_weights(self.task.name, named)
+        named = self.named_weights()
+        if self.first or self.holders[0][0].startswith("stage"):  # before the metric may fail
+            self.task.files.leave_weights(self.task.name, named)
         held = {"variables_on": self.variables_on(), "optimizer_state_on": self.state_on()}
         found = outcome(self.task, self.outputs, self.weights(), self.loss) | held
         if self.workload.sample and (self.first or not self._whole):

@@ -36,7 +36,7 @@ def test_what_is_described_is_read_back(tmp_path: Path) -> None:
 
 def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_path: Path) -> None:
     files = RunDir(tmp_path)
-    with pytest.raises(LockstepError, match="left no trained weights: it has keep_model=False"):
+    with pytest.raises(LockstepError, match="left no trained weights: it has not finished"):
         files.trained_weights()
     files.describe(RunSpec(strategy="custom", workers=2), RunFacts(origin=0.0), {}, {})
     files.leave_weights("worker:1", {"2.weight": np.ones((2, 3))})

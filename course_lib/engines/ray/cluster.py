@@ -189,7 +189,6 @@ def _bundle(spec: RunSpec, crew: list[str]) -> dict[str, float]:
     wanted = {
         "CPU": spec.task_cpus * len(crew) or 0.001,  # Ray wants something in each bundle
         "GPU": spec.task_gpus * workers,
-        "memory": spec.task_memory_mb * 2**20 * len(crew),
     }
     return {what: much for what, much in wanted.items() if much}
 
@@ -278,8 +277,6 @@ def _no_room(spec: RunSpec, crews: list[list[str]]) -> str:
     if spec.task_gpus:
         wants += f" and each worker {count(spec.task_gpus, 'GPU')}"
         has += f" and {free('GPU'):g} GPUs"
-    if spec.task_memory_mb:
-        wants += f" and {spec.task_memory_mb} MB"
         has += f" and {free('memory') / 2**20:.0f} MB"
     if len(crews) < len(spec.tasks):
         wants += f", {max(map(len, crews))} of them on one node"

@@ -77,14 +77,13 @@ class RayEngine:
         gpus = (Gpu("reserved by Ray", 0),) * (spec.task_gpus * len(self._devices))
         why = "a private network is of one machine too: whoever reaches the nodes can reach the "
         why += "ports of its tasks, as well as Ray's own"
-        memory = f"{spec.task_memory_mb} MB" if spec.task_memory_mb else "not reserved"
         none = Reason("device", "cpu", "task_gpus reserves no GPU; this run needs none.")
         where = "; ".join(f"{', '.join(node.tasks)} on {node.name}" for node in self.nodes)
         reserved = f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task."
         settled = [
             Reason("cores", f"{count(threads, 'thread')} a worker", reserved),
             *([] if gpus else [none]),
-            Reason("memory", memory, "For each task; Ray has found the room."),
+            Reason("memory", "not reserved", "Each node has to have it."),
             Reason("nodes", count(len(self.nodes), "node"), f"Ray has placed {where}."),
         ]
         return replace(

@@ -20,7 +20,7 @@ from torch import nn
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.optimizers import BETAS, EPSILON, MOMENTUM
+from course_lib.strategies.optimizers import BETAS, EPSILON, MOMENTUM, WEIGHT_DECAY
 from course_lib.workloads.layers import Conv, Dense, Flatten, passed
 from course_lib.workloads.losses import IGNORED, in_order
 from course_lib.workloads.trees import Tree, first_leaf, mapped
@@ -228,7 +228,7 @@ def optimizer_of(spec: RunSpec, tensors: Iterable[torch.Tensor]) -> torch.optim.
     optimizer: torch.optim.Optimizer = (
         torch.optim.SGD(group, momentum=MOMENTUM)
         if spec.optimizer == "momentum"
-        else torch.optim.AdamW(group, betas=BETAS, eps=EPSILON, weight_decay=spec.weight_decay)
+        else torch.optim.AdamW(group, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY)
     )
     optimizer.register_step_pre_hook(_densify)
     return optimizer
