@@ -10,7 +10,6 @@ from course_lib import Workload, start
 from course_lib.engines.ray import raylets
 from course_lib.network.sockets import _connections, _inodes
 from course_lib.record.events import Traffic
-from course_lib.record.reality import reality
 from tests.helpers import greeting, meet, outer
 
 
@@ -31,7 +30,7 @@ def test_a_ring_between_nodes_sends_what_its_formula_says(cluster: str) -> None:
     assert "over TCP between the 3 nodes" in said["all-reduce"].why
     for lacks in ("has its own memory", "so measured", "of one machine only", "private network"):
         assert lacks in said["network"].why
-    assert reality(run.spec, run.trace).word == "measured"
+    assert run.reality.word == "measured"
     sent = {event.task: event.sent for event in run.trace.all(Traffic)}
     formula = 2 * (workers - 1) / workers * size * steps
     assert set(sent) == set(run.spec.tasks)
