@@ -45,7 +45,8 @@ from course_lib.record.ledger import ledger
 from course_lib.record.rundir import RunDir
 from course_lib.spec.faults import Fault
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies import catalog, gate
+from course_lib.strategies import catalog
+from tests.helpers import spec_for
 
 STEPS, DEVICE_MS = 8, 30
 BOUND = 30.0  # seconds that an episode may take once it runs
@@ -131,7 +132,7 @@ def _drawn(rng: random.Random, strategy: str, framework: str, forms: Sequence[st
 def spec_of(text: str, **without: Any) -> RunSpec:
     """The run of an episode, `without` some of its fields."""
     fields = parse_entrant(text)
-    return gate.spec_for(fields.pop("strategy"), **(fields | without))
+    return spec_for(fields.pop("strategy"), **(fields | without))
 
 
 def play(text: str) -> Outcome:

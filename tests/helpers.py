@@ -201,7 +201,7 @@ def judged(spec: RunSpec) -> None:
 def refused(says: str, strategy: str, **fields: Any) -> None:
     """Check that a strategy with such fields is refused in one line that begins with `says`."""
     with pytest.raises(SpecError) as caught:
-        gate.spec_for(strategy, **fields)
+        spec_for(strategy, **fields)
     assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
 
 
@@ -276,3 +276,8 @@ def losses_of(trace: Trace) -> list[float]:
     """Return the loss of each step, in order of step."""
     by_step = {m.step: m.value for m in trace.all(Metric, name="loss")}
     return [by_step[step] for step in sorted(by_step)]
+
+
+def spec_for(what: object, /, **fields: Any) -> RunSpec:
+    """Return the spec of a run on this machine, complete and admitted. Raises as `admit` does."""
+    return gate.admit(gate.requested(what, fields), hardware.probe()).spec

@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
-from course_lib import hardware, workloads
+from course_lib import workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.hardware import Machine
@@ -81,11 +81,6 @@ def admit(request: Request, machine: Machine) -> Request:
         spec = spec.model_copy(update={"learning_rate": usual_rate(spec)})
     request.spec = spec.complete(unused_fields(spec))
     return request
-
-
-def spec_for(what: object, /, **fields: Any) -> RunSpec:
-    """The spec of a run on this machine, complete and admitted. Raises as `admit` does."""
-    return admit(requested(what, fields), hardware.probe()).spec
 
 
 # --- what is asked for ---

@@ -14,9 +14,16 @@ from course_lib import Trace, start
 from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Phase, Update, task_key
 from course_lib.record.waits import with_waits
-from course_lib.strategies import catalog, gate
+from course_lib.strategies import catalog
 from course_lib.strategies.facts.peers import FULLY_SHARDED, PIPELINE_PARALLEL, TENSOR_PARALLEL
-from tests.helpers import SUM_ORDER, keeping_weights, names_a_killed_worker, of_times, undisturbed
+from tests.helpers import (
+    SUM_ORDER,
+    keeping_weights,
+    names_a_killed_worker,
+    of_times,
+    spec_for,
+    undisturbed,
+)
 
 STEPS = 30
 UNEVEN = {"workload": "wide", "parameters": 7_585}  # 101 hidden units, 7,585 parameters
@@ -406,7 +413,7 @@ def test_what_cannot_be_cut_is_refused_before_anything_starts(
     name: str, given: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(SpecError) as caught:
-        gate.spec_for(name, **{"framework": "torch", "workload": "digits", **given})
+        spec_for(name, **{"framework": "torch", "workload": "digits", **given})
     assert says in str(caught.value)
 
 

@@ -21,9 +21,8 @@ from course_lib.errors import Unavailable
 from course_lib.hardware import probe
 from course_lib.record.events import Metric, Phase, Update
 from course_lib.strategies.facts.one_machine import CENTRAL_STORAGE, MIRRORED, ONE_DEVICE, TPU
-from course_lib.strategies.gate import spec_for
 from course_lib.strategies.strategy import Standing
-from tests.helpers import SUM_ORDER, examples_of, refused
+from tests.helpers import SUM_ORDER, examples_of, refused, spec_for
 
 STEPS, BATCH = 30, 48
 CPU = "/job:localhost/replica:0/task:0/device:CPU:"

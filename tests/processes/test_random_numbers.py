@@ -12,9 +12,8 @@ import torch
 from torch import nn
 
 from course_lib import Run, Workload, start
-from course_lib.strategies.gate import spec_for
 from course_lib.workloads import order
-from tests.helpers import SUM_ORDER, planned
+from tests.helpers import SUM_ORDER, planned, spec_for
 from tests.own_models import LARGEST
 
 STEPS, HALF, BATCH, RATE = 6, 3, 8, 0.1

@@ -12,8 +12,7 @@ from course_lib.cluster.run import Run
 from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Read
 from course_lib.record.measures import coverage
-from course_lib.strategies import gate
-from tests.helpers import examples_of
+from tests.helpers import examples_of, spec_for
 
 EXAMPLES = 1437
 STEPS = 24  # of 128: two epochs and a little
@@ -98,5 +97,5 @@ def test_where_no_worker_has_examples_of_its_own_it_cannot_have_a_part(
     name: str, framework: str, says: str
 ) -> None:
     with pytest.raises(SpecError, match=says) as refused:
-        gate.spec_for(name, framework=framework, sampler="per_worker")
+        spec_for(name, framework=framework, sampler="per_worker")
     assert refused.value.field == "sampler" and "\n" not in str(refused.value)

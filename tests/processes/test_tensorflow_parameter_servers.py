@@ -18,7 +18,6 @@ from course_lib import Trace, Workload, start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Metric, Phase, Update
-from course_lib.strategies import gate
 from course_lib.strategies.facts.parameter_servers import PARAMETER_SERVER, SYNC_PARAMETER_SERVER
 from tests.helpers import (
     SUM_ORDER,
@@ -26,6 +25,7 @@ from tests.helpers import (
     keeping_weights,
     losses_of,
     of_times,
+    spec_for,
     until,
     updates,
     usual,
@@ -446,7 +446,7 @@ def test_what_cannot_be_is_refused_before_it_starts() -> None:
     with pytest.raises(
         SpecError, match="ps=0: parameter_server with tensorflow needs at least one"
     ):
-        gate.spec_for(ASYNC, framework="tensorflow", ps=0)
+        spec_for(ASYNC, framework="tensorflow", ps=0)
     for task in ("ps:0", "chief:0"):
         with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):
-            gate.spec_for(SYNC, framework="tensorflow", slow={task: 2.0})
+            spec_for(SYNC, framework="tensorflow", slow={task: 2.0})

@@ -15,7 +15,6 @@ import pytest
 from course_lib import Trace, start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record.events import Dropped, Metric, Phase, Update
-from course_lib.strategies import gate
 from course_lib.strategies.facts.parameter_servers import (
     BACKUP_WORKERS,
     PARAMETER_SERVER,
@@ -27,6 +26,7 @@ from tests.helpers import (
     compares_times,
     keeping_weights,
     of_times,
+    spec_for,
     until,
     updates,
     usual,
@@ -166,11 +166,11 @@ def test_who_waits_in_vain_says_for_whom() -> None:
 
 def test_what_cannot_be_is_refused_before_it_starts() -> None:
     with pytest.raises(SpecError, match="backups=2: at most 1 of 2 workers"):
-        gate.spec_for("backup_workers", framework="torch", workers=2, backups=2)
+        spec_for("backup_workers", framework="torch", workers=2, backups=2)
     with pytest.raises(SpecError, match="slow='ps:0': only workers can be slowed"):
-        gate.spec_for("parameter_server", framework="torch", slow={"ps:0": 2.0})
+        spec_for("parameter_server", framework="torch", slow={"ps:0": 2.0})
     with pytest.raises(SpecError, match="ps=0: stale_synchronous with torch needs at least one"):
-        gate.spec_for("stale_synchronous", framework="torch", ps=0)
+        spec_for("stale_synchronous", framework="torch", ps=0)
 
 
 # --- sync_parameter_server ---

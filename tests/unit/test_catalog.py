@@ -18,8 +18,8 @@ from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog, trial
 from course_lib.strategies.catalog import STRATEGIES
-from course_lib.strategies.gate import requested, spec_for
-from tests.helpers import planned, refused
+from course_lib.strategies.gate import requested
+from tests.helpers import planned, refused, spec_for
 
 LAPTOP: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), tpu=False, cores=2)
 SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), tpu=False, cores=64)

@@ -16,10 +16,10 @@ from course_lib.record import checkpoints
 from course_lib.record.planned import Plan
 from course_lib.record.rundir import RunDir
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies import gate, saving
+from course_lib.strategies import saving
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads import load, order
-from tests.helpers import examples_of, judged
+from tests.helpers import examples_of, judged, spec_for
 
 NUMBERS = {"samples": 5120, "updates": 40}
 
@@ -155,7 +155,7 @@ def test_a_hundred_kills_during_a_save_lose_no_checkpoint(tmp_path: Path) -> Non
 
 def spec_of(**fields: Any) -> RunSpec:
     usual = {"framework": "torch", "steps": 100}
-    return gate.spec_for("multi_worker_mirrored", **usual | fields)
+    return spec_for("multi_worker_mirrored", **usual | fields)
 
 
 def run_with(path: Path, spec: RunSpec, *steps: int) -> Path:
@@ -211,7 +211,7 @@ def moved(path: Path, there: dict[str, Any], here: dict[str, Any]) -> Plan:
     """The plan of a run that goes on from the checkpoint of another strategy or other workers."""
     usual = {"strategy": "multi_worker_mirrored", "framework": "torch", "steps": 100}
     specs = [dict(usual | fields) for fields in (there, here)]
-    theirs, ours = (gate.spec_for(fields.pop("strategy"), **fields) for fields in specs)
+    theirs, ours = (spec_for(fields.pop("strategy"), **fields) for fields in specs)
     earlier = run_with(path / "run", theirs, 40)
     return saving.resumed(ours.model_copy(update={"resume": earlier}), Plan())
 

@@ -15,8 +15,7 @@ from course_lib.racing.entrants import parse_entrant
 from course_lib.record.rundir import RunDir
 from course_lib.spec.jitter import STEADY, Jitter
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies import gate
-from tests.helpers import judged
+from tests.helpers import judged, spec_for
 
 STEPS = 20_000
 
@@ -101,9 +100,9 @@ def test_jitter_of_some_tasks_is_written_as_a_mapping_or_on_the_command_line() -
 
 
 def test_the_devices_of_one_process_have_one_jitter() -> None:
-    assert gate.spec_for("mirrored", framework="tensorflow", jitter="one_in:9:5ms").workers == 1
+    assert spec_for("mirrored", framework="tensorflow", jitter="one_in:9:5ms").workers == 1
     with pytest.raises(SpecError, match="cannot be slowed singly"):
-        gate.spec_for("mirrored", framework="tensorflow", jitter={"worker:1": "one_in:9:5ms"})
+        spec_for("mirrored", framework="tensorflow", jitter={"worker:1": "one_in:9:5ms"})
 
 
 def paced(monkeypatch: pytest.MonkeyPatch, **fields: Any) -> tuple[Task, list[float]]:

@@ -7,9 +7,10 @@ import pytest
 from course_lib import workloads
 from course_lib.record import memory
 from course_lib.record.events import Metric
-from course_lib.strategies import catalog, gate
+from course_lib.strategies import catalog
 from course_lib.strategies.memory import Census, per_example
 from course_lib.workloads.sketch import Sketch
+from tests.helpers import spec_for
 from tests.unit.test_steps import toy
 
 S, A = 4000, 100  # bytes of parameters; of activations of an example
@@ -22,7 +23,7 @@ CLIENT = {"parameters": S, "gradients": S, "optimizer_state": 0, "activations": 
 def foretold(strategy: str, framework: str = "torch", **fields: Any) -> memory.Held:
     """For adamw, whose state is 2 S, two workers or replicas, and 64 examples in a step."""
     defaults = {"optimizer": "adamw", "global_batch": 64, "workers": 2}
-    spec = gate.spec_for(strategy, framework=framework, **defaults | fields)
+    spec = spec_for(strategy, framework=framework, **defaults | fields)
     return catalog.find(strategy).foretold(spec, MODEL)
 
 
@@ -94,7 +95,7 @@ def test_a_formula_says_who_holds_what(
 
 def test_in_16_bits_copies_of_weights_are_kept_once_for_all_examples() -> None:
     def activations(strategy: str, model: Sketch) -> list[Any]:
-        spec = gate.spec_for(
+        spec = spec_for(
             strategy, framework="torch", workers=2, global_batch=64, precision="bfloat16"
         )
         found = catalog.find(strategy).foretold(spec, model).values()
@@ -109,7 +110,7 @@ def test_in_16_bits_copies_of_weights_are_kept_once_for_all_examples() -> None:
 
 
 def test_the_course_s_own_models_in_16_bits() -> None:
-    spec = gate.spec_for("one_device", framework="torch", precision="bfloat16")
+    spec = spec_for("one_device", framework="torch", precision="bfloat16")
     found = workloads.load(spec).sketch_in("torch", "bfloat16")
     # what layers take, and logits in float32 for the loss; weights of the second layer
     assert found and (found.activations, found.copies) == (2 * (64 + 64) + 4 * 10, 2 * 64 * 10)

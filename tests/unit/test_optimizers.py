@@ -7,9 +7,8 @@ import pytest
 
 from course_lib import RunSpec
 from course_lib.errors import SpecError
-from course_lib.strategies.gate import spec_for
 from course_lib.strategies.optimizers import STATE, Optimizer, rates, usual_rate
-from tests.helpers import refused
+from tests.helpers import refused, spec_for
 
 
 def by_the_book(

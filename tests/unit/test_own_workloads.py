@@ -12,10 +12,10 @@ from course_lib.errors import SpecError
 from course_lib.record import progress
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
-from course_lib.strategies.gate import spec_for
 from course_lib.workloads.examples import Examples
 from course_lib.workloads.losses import uneven
 from course_lib.workloads.sketch import Sketch
+from tests.helpers import spec_for
 
 X, Y = np.arange(40.0).reshape(20, 2), np.arange(20) % 3
 

@@ -9,8 +9,8 @@ import pytest
 from course_lib import workloads
 from course_lib.errors import SpecError
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.gate import spec_for
 from course_lib.workloads import tiny_gpt
+from tests.helpers import spec_for
 
 
 def load(**dials: int) -> workloads.Workload:

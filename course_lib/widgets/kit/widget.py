@@ -107,6 +107,7 @@ class Pictured:
 
     It has `picture()`, an SVG, and `table()`, text, which stands in for a picture that is too
     large. It calls `changed()` where the picture of a moment ago is not true any more.
+    (The two are not marked abstract, as widgets have a metaclass of their own.)
     """
 
     _place = ""  # the id of its picture among the outputs; empty before it is shown
