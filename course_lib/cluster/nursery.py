@@ -18,7 +18,6 @@ import time
 import weakref
 from pathlib import Path
 
-import course_lib
 from course_lib.cluster.frameworks import ENVIRONMENT
 from course_lib.cluster.pipes import Channel, interpreter, pair, ready
 from course_lib.errors import LockstepError, StartTimeout
@@ -133,7 +132,7 @@ def popen(framework: str, module: str, *arguments: str | int) -> subprocess.Pope
     descriptors among its arguments and writes into the framework's log.
     """
     log = _log(framework)
-    places = (str(Path(course_lib.__file__).parents[1]), os.environ.get("PYTHONPATH"))
+    places = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))
     path = os.pathsep.join(filter(None, places))
     # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})

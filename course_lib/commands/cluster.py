@@ -56,7 +56,8 @@ def status(as_json: Json = False) -> None:
     there = _there()
     if not there.reached:
         there.enter([sys.executable, "-m", "course_lib", *sys.argv[1:]])
-    nodes, free = there.state()
+    engines.load("ray.raylets").meant(there.address)  # before Ray is loaded
+    nodes, free = engines.load("ray.cluster").state(there.address)
     if as_json:
         said = {"address": there.address, "nodes": nodes, "free": free, "links": there.links}
         print(json.dumps(said))

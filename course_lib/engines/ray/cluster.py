@@ -114,6 +114,12 @@ def alive() -> list[tuple[str, str, float]]:
     ]
 
 
+def state(address: str) -> tuple[list[tuple[str, str, float]], float]:
+    """Join a cluster; name, address and CPUs of each node, and how many CPUs are free."""
+    connect(address)
+    return sorted(alive()), free("CPU")
+
+
 def stands(id: str | None) -> bool:
     """Return whether a node is there, and our actor on it answers, if there is one."""
     if not any(node["NodeID"] == id and node["Alive"] for node in ray.nodes()):

@@ -102,14 +102,6 @@ class Cluster:
         command = self.entered(command)
         os.execvp(command[0], command)
 
-    def state(self) -> tuple[list[tuple[str, str, float]], float]:
-        """Name, address and CPUs of each node, and how many CPUs are free."""
-        meant(self.address)
-        from course_lib.engines.ray.cluster import alive, connect, free
-
-        connect(self.address)
-        return sorted(alive()), free("CPU")
-
     def end(self) -> None:
         """End the cluster, and return when it is gone."""
         with contextlib.suppress(psutil.NoSuchProcess):
