@@ -34,7 +34,7 @@ GIVE_BACK = 2.0  # seconds to wait until Ray has what was reserved
 SILENT = 8.0  # seconds after which a node that does not answer is lost
 
 WHAT = "a run on a Ray cluster"
-LOOK = "`ray status` says how the cluster is."
+ADVICE = "`ray status` says how the cluster is."
 T = TypeVar("T")
 
 _actors: dict[str, Any] = {}  # by Ray's id of the node
@@ -75,7 +75,7 @@ def connect(address: str | None) -> None:
         # of which Ray would wait 30 seconds for an answer, and then end this process
         if _trouble(f"{node.node_manager_address}:{node.node_manager_port}"):
             why = f"its node {node.node_manager_address}, which this program is on, does not answer"
-            raise Unavailable(WHAT, why, f"Start the run again when that node answers. {LOOK}")
+            raise Unavailable(WHAT, why, f"Start the run again when that node answers. {ADVICE}")
         ray.init(address=at, namespace="lockstep", configure_logging=False, log_to_driver=False)
         _names[at] = address or ""
         _actors.clear()  # of before, if a program has left its cluster
@@ -133,16 +133,16 @@ def stands(id: str | None) -> bool:
 
 def in_time(ask: Callable[[], T], seconds: float) -> T | None:
     """Return Ray's answer, or None after so many seconds: for a lost cluster it waits for ever."""
-    said = list[T]()
+    answer = list[T]()
 
     def hear() -> None:
         with contextlib.suppress(Exception):  # the cluster may be gone
-            said.append(ask())
+            answer.append(ask())
 
     asking = threading.Thread(target=hear, daemon=True)
     asking.start()
     asking.join(seconds)
-    return said[0] if said else None
+    return answer[0] if answer else None
 
 
 def give_back(group: Any) -> None:
@@ -177,7 +177,7 @@ def place(
         if "does not exist" not in str(error):
             raise
         why = "Ray has given up the node of this program, and forgotten what it has asked for"
-        raise Unavailable(WHAT, why, f"Restart the kernel or program. {LOOK}") from None
+        raise Unavailable(WHAT, why, f"Restart the kernel or program. {ADVICE}") from None
     where = placement_group_table(group)["bundles_to_node_id"]
     ids = {task: where[i] for i, crew in enumerate(crews) for task in crew}
     if not hosted:
@@ -255,12 +255,12 @@ def take_gpus(
         if crew
     }
     try:
-        found = ray.get([seat.gpus.remote() for seat in seats.values()], timeout=timeout)
+        reserved = ray.get([seat.gpus.remote() for seat in seats.values()], timeout=timeout)
     except ray.exceptions.GetTimeoutError:
         why = f"Ray has not said within {timeout:g} s which they are"
         raise Unavailable("GPUs of this Ray cluster", why, "`ray status` says how it is.") from None
     devices = dict[str, str]()
-    for i, gpus in zip(seats, found, strict=True):
+    for i, gpus in zip(seats, reserved, strict=True):
         for task, first in zip(workers[i], gpus[:: spec.task_gpus], strict=True):
             devices[task] = f"gpu:{first}"
     return list(seats.values()), devices

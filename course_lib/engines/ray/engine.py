@@ -16,7 +16,7 @@ from course_lib.cluster.node import Listener
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.supervisor import Supervisor
 from course_lib.engines.ray.cluster import (
-    LOOK,
+    ADVICE,
     SILENT,
     connect,
     give_back,
@@ -42,7 +42,7 @@ ANSWER = 5.0  # seconds that Ray may take to say where tasks are
 MOVE = 30.0  # seconds that it may take to give a node up and find room on others
 ASKED = 8  # times that a clock is read before a run; the quickest answer counts
 
-_AGAIN = "a new start on the Ray cluster"
+_RESTART = "a new start on the Ray cluster"
 
 
 class RayEngine:
@@ -117,18 +117,20 @@ class RayEngine:
                 files = RunDir(first["start"])
                 links: list[Link] = []
 
-                def reach(selector: Any, told: Listener, tasks: Sequence[str]) -> dict[str, Away]:
+                def reach(
+                    selector: Any, listener: Listener, tasks: Sequence[str]
+                ) -> dict[str, Away]:
                     nodes = self._moved(tasks) if links else self.nodes
                     for link in links if nodes else ():
                         if set(link.node.tasks) & set(tasks):
                             link.close()
-                    found = dict[str, Away]()
+                    nodes_by_task = dict[str, Away]()
                     for node, opened in zip(nodes, self._open(files, nodes, timeout), strict=True):
                         link = Link(node, files)
                         links.append(link)
-                        away = Away(node.name, opened, link.channel, selector, told)
-                        found |= dict.fromkeys(node.tasks, away)
-                    return found
+                        away = Away(node.name, opened, link.channel, selector, listener)
+                        nodes_by_task |= dict.fromkeys(node.tasks, away)
+                    return nodes_by_task
 
                 try:
                     Supervisor(channel, files, reach).supervise(more)
@@ -140,7 +142,7 @@ class RayEngine:
         except Exception as error:
             what = "the run on the Ray cluster"
             why = f"{type(error).__name__}: {error}"
-            channel.post(unavailable=(what, why, LOOK))
+            channel.post(unavailable=(what, why, ADVICE))
         finally:
             channel.settle()
             channel.close()
@@ -153,23 +155,23 @@ class RayEngine:
         mine = {i for i, crew in enumerate(self.crews) if set(crew) & set(tasks)}
         self._moving = self._moving or own()
 
-        def look() -> list[RayNodeOf]:
+        def moved() -> list[RayNodeOf]:
             where = placement_group_table(self.group)["bundles_to_node_id"]
             if not all(stands(where.get(i)) for i in mine):
                 return []
             return nodes_of({task: where[i] for i in mine for task in self.crews[i]}, self.nodes)
 
         names = ", ".join(node.name for node in self.nodes if set(node.tasks) & set(tasks))
-        if (found := in_time(look, ANSWER)) is None:
+        if (nodes := in_time(moved, ANSWER)) is None:
             why = f"{names} was lost, and Ray does not answer"
-            raise Unavailable(_AGAIN, why, LOOK)
-        if found:
-            check_versions(found)
-            self.nodes, self._moving = [*self.nodes, *found], 0.0
+            raise Unavailable(_RESTART, why, ADVICE)
+        if nodes:
+            check_versions(nodes)
+            self.nodes, self._moving = [*self.nodes, *nodes], 0.0
         elif own() > self._moving + MOVE:
             why = f"{names} was lost, and Ray has no other for {', '.join(tasks)}"
-            raise Unavailable(_AGAIN, why, "Ask for less, or add a node.")
-        return found
+            raise Unavailable(_RESTART, why, "Ask for less, or add a node.")
+        return nodes
 
     def _open(
         self, files: RunDir, nodes: list[RayNodeOf], timeout: float

@@ -15,7 +15,7 @@ import ray
 import ray.exceptions
 
 from course_lib.cluster.pipes import pair
-from course_lib.engines.ray.cluster import LOOK, SILENT, WHAT, actor_on
+from course_lib.engines.ray.cluster import ADVICE, SILENT, WHAT, actor_on
 from course_lib.engines.ray.node import versions
 from course_lib.engines.ray.parcels import Parcels
 from course_lib.errors import Unavailable
@@ -109,15 +109,15 @@ class Link:
         try:
             while True:
                 hear = self.node.actor.hear.remote(self.run)
-                said, parcels, beats = ray.get(hear, timeout=SILENT)
+                messages, parcels, beats = ray.get(hear, timeout=SILENT)
                 heard = own()
                 self._parcels.keep(parcels)
                 for task, slot in beats.items():
                     self._beats.lay(task, slot)
-                if said is None:
+                if messages is None:
                     break
-                if said:
-                    self._theirs.sendall(said)
+                if messages:
+                    self._theirs.sendall(messages)
                 if notices := self._parcels.new():
                     self.node.actor.order.remote(self.run, b"", notices)
                 if own() > due:
@@ -136,8 +136,8 @@ class Link:
 def check_versions(nodes: list[RayNodeOf]) -> None:
     """Raise `Unavailable` if a node has other versions than this process."""
     ours = versions()
-    found = answers(nodes, [node.actor.versions.remote() for node in nodes], BEGIN)
-    for node, theirs in zip(nodes, found, strict=True):
+    installed = answers(nodes, [node.actor.versions.remote() for node in nodes], BEGIN)
+    for node, theirs in zip(nodes, installed, strict=True):
         for what, version in ours.items():
             if theirs.get(what) != version:
                 has = f"{node.name} has {what} {theirs.get(what, 'not at all')}"
@@ -147,11 +147,11 @@ def check_versions(nodes: list[RayNodeOf]) -> None:
 
 def answers(nodes: Sequence[RayNodeOf], calls: Sequence[Any], timeout: float) -> list[Any]:
     """Return the nodes' answers to calls. Raises `Unavailable` with the one that gives none."""
-    found = []
+    answered = []
     for node, call in zip(nodes, calls, strict=True):
-        cure = LOOK
+        cure = ADVICE
         try:
-            found.append(ray.get(call, timeout=timeout))
+            answered.append(ray.get(call, timeout=timeout))
             continue
         except ray.exceptions.RayTaskError as error:
             why = f"{node.name} refused: {error.cause}"
@@ -161,4 +161,4 @@ def answers(nodes: Sequence[RayNodeOf], calls: Sequence[Any], timeout: float) ->
             why = f"{node.name} was lost"
             cure = "Start the run again: Ray will do without that node."
         raise Unavailable(WHAT, why, cure)
-    return found
+    return answered

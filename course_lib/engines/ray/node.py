@@ -36,8 +36,8 @@ PERIOD = 0.25  # seconds in which new parts of the record are brought: as often 
 def versions() -> dict[str, str]:
     """Return the versions that must be the same on all nodes."""
     packages = ("lockstep-course", "tensorflow", "torch", "numpy")
-    found = {"Python": platform.python_version(), **{name: version(name) for name in packages}}
-    return {name: its for name, its in found.items() if its}
+    installed = {"Python": platform.python_version(), **{name: version(name) for name in packages}}
+    return {name: its for name, its in installed.items() if its}
 
 
 # several times, as dying tasks may still write; in the background, so that we are not its parent
@@ -51,10 +51,10 @@ def _sweep_after(folders: Path) -> int:
     """Have all `folders`, whose paths begin so, removed when this process is gone: with an actor
     Ray kills all below it, so none of these can. A descriptor to hold until then.
     """
-    ended, held = os.pipe()
+    ended, writer = os.pipe()
     with os.fdopen(ended) as stdin:
         subprocess.run(["sh", "-c", SWEEP, folders], stdin=stdin, start_new_session=True)
-    return held
+    return writer
 
 
 class Place:
@@ -77,7 +77,7 @@ class RayNode:
         # Ray hides the GPUs from who has reserved none; a task's device says which it has
         os.environ.pop("CUDA_VISIBLE_DEVICES", None)
         self._folders = Path(tempfile.gettempdir(), f"{PLACE}{os.getpid()}-")
-        self._held = _sweep_after(self._folders)
+        self._writer = _sweep_after(self._folders)
         threading.Thread(target=self._watch, daemon=True).start()
         threading.Thread(target=self._end_with, args=(driver,), daemon=True).start()
 
@@ -166,17 +166,17 @@ class RayNode:
             return None, [], {}
         place.asked = own()
         with place.turn:
-            said: bytes | None = b""
+            messages: bytes | None = b""
             if ready(place.channel, PERIOD):
                 try:
-                    said = place.channel.sock.recv(1 << 20) or None
+                    messages = place.channel.sock.recv(1 << 20) or None
                 except ConnectionError:
-                    said = None
+                    messages = None
             beats = {task: place.beats.slot(task) for task in place.tasks}
             parcels = place.parcels.new()
-            if said is None:
+            if messages is None:
                 self.close(run)
-            return said, parcels, beats
+            return messages, parcels, beats
 
     def close(self, run: str) -> None:
         """Forget a run; its processes end with the channel."""

@@ -45,7 +45,7 @@ class Parcels:
 
     def new(self) -> list[Parcel]:
         """Return what has not been brought yet."""
-        found = []
+        parcels = list[Parcel]()
         for place in self._places:
             at = self._root / place
             for path in [at] if at.is_file() else sorted(at.rglob("*")):
@@ -53,10 +53,10 @@ class Parcels:
                 if "tmp" in inner.parts[2:3] or path.name.startswith("."):
                     continue
                 try:
-                    found += self._look(path, str(inner))
+                    parcels += self._parcels_of(path, str(inner))
                 except FileNotFoundError:  # gone meanwhile
                     continue
-        return found
+        return parcels
 
     def keep(self, parcels: Iterable[Parcel]) -> None:
         """Lay parcels from elsewhere into the record, after what another node has left there; they
@@ -77,7 +77,7 @@ class Parcels:
                 log.truncate(at)  # a parcel may come again
                 log.write(content)
 
-    def _look(self, path: Path, inner: str) -> list[Parcel]:
+    def _parcels_of(self, path: Path, inner: str) -> list[Parcel]:
         if not path.is_file() or path.is_symlink():
             return []
         if path.suffix in GROWING:
@@ -99,8 +99,8 @@ class Parcels:
 
 
 def _which(path: Path) -> tuple[int, int, int]:
-    found = path.stat()
-    return found.st_ino, found.st_mtime_ns, found.st_size
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def own_code(sys_path: Sequence[str], cwd: str) -> tuple[list[str], list[Parcel]]:

@@ -210,7 +210,7 @@ def begin(lifeline: int | None, fd: str, text: str) -> NoReturn:
             _file().unlink(missing_ok=True)
 
     keeper.watch_over(lifeline, clear)
-    signal.signal(signal.SIGTERM, _told)
+    signal.signal(signal.SIGTERM, _terminated)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         shell = psutil.Process(plan["shell"])
@@ -233,7 +233,7 @@ def begin(lifeline: int | None, fd: str, text: str) -> NoReturn:
         os._exit(0)
 
 
-def _told(*_: object) -> NoReturn:
+def _terminated(*_: object) -> NoReturn:
     raise EOFError
 
 

@@ -86,8 +86,8 @@ class Away:
             match message:
                 case {"began": [task, pid]}:
                     self.listener.began(task, pid)
-                case {"heard": [task, said]}:
-                    self.listener.heard(task, said)
+                case {"heard": [task, words]}:
+                    self.listener.heard(task, words)
                 case {"halted": [task, halted]}:
                     self.listener.halted(task, halted)
                 case {"counted": [*traffic]}:
