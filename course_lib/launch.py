@@ -13,7 +13,7 @@ from course_lib.cluster.run import Run
 from course_lib.collectives import ALGORITHMS
 from course_lib.hardware import Machine, Plan, Reason
 from course_lib.notebook import shell
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.spec.fields import texts
 from course_lib.spec.run_spec import RunSpec, lists_fields
 from course_lib.spec.settings import NATIVE

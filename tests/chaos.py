@@ -39,8 +39,7 @@ from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed, Una
 from course_lib.hardware import probe
 from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
-from course_lib.record.clock import clock
-from course_lib.record.events import Lifecycle
+from course_lib.record.events import Lifecycle, clock
 from course_lib.record.ledger import ledger
 from course_lib.record.rundir import RunDir
 from course_lib.spec.faults import Fault

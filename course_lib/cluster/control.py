@@ -20,7 +20,7 @@ import psutil
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.task import Task
 from course_lib.errors import Injected
-from course_lib.record.clock import keep_to
+from course_lib.record.events import keep_to
 from course_lib.spec.jitter import Jitter
 
 PATIENCE = 10.0  # seconds for which a task waits until a fault that is due has happened

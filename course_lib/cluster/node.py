@@ -20,9 +20,8 @@ from course_lib.network.hosts import build
 from course_lib.network.layout import LOOPBACK, OPEN, PORT, host_name, reserve_ports, shut_out
 from course_lib.network.sockets import Sockets
 from course_lib.network.wires import Wires, lay
-from course_lib.record.clock import clock
-from course_lib.record.events import Traffic
-from course_lib.record.logs import Logs
+from course_lib.record.events import Traffic, clock
+from course_lib.record.files import Logs
 from course_lib.record.rundir import RunDir
 from course_lib.spec.fields import Link
 
@@ -126,7 +125,7 @@ class Here:
         self._holder, self._lifeline = os.pipe()
         self.wiring = Wiring(files, tasks, listener)
         self.addresses = self.wiring.addresses
-        self.logs = Logs(files)
+        self.logs = Logs([path for task in files.spec.tasks for path in files.logs(task)])
 
     @property
     def due(self) -> float:

@@ -13,8 +13,7 @@ from course_lib import engines, workloads
 from course_lib.collectives.schedule import Schedule
 from course_lib.hardware import Machine, Plan
 from course_lib.hardware.limits import version
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec.run_spec import RunSpec
 
 if TYPE_CHECKING:

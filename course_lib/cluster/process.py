@@ -25,11 +25,9 @@ from course_lib.cures import GONE
 from course_lib.errors import LIMITS, RankLost, shortage
 from course_lib.notebook import tracebacks
 from course_lib.record.beats import Beats
-from course_lib.record.clock import clock, keep_to
-from course_lib.record.events import Recorder
+from course_lib.record.events import Recorder, clock, keep_to
 from course_lib.record.files import private
-from course_lib.record.planned import TaskError
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, TaskError
 from course_lib.spec.jitter import Jitter
 from course_lib.text import shortened
 from course_lib.workloads import Workload

@@ -17,18 +17,16 @@ from course_lib.cluster.pipes import ready
 from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.roster import death
 from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
-from course_lib.record import checkpoints, home
-from course_lib.record.clock import clock
+from course_lib.record import checkpoints, rundir
 from course_lib.record.digest import Digest
-from course_lib.record.events import ACTIVE, Phase, task_key
+from course_lib.record.events import ACTIVE, Phase, clock, task_key
+from course_lib.record.export import Result
 from course_lib.record.files import filling, no_room
-from course_lib.record.frames import Result
-from course_lib.record.monitor import Monitor
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir
 from course_lib.record.saved import first_failure
-from course_lib.record.standstill import Pulse, Standstill
+from course_lib.record.standstill import Monitor, Pulse, Standstill
 from course_lib.record.trace import Trace
 from course_lib.text import count
 
@@ -51,7 +49,7 @@ class Run(Orders):
 
     def __init__(self, prepared: Prepared, origin: float, files: RunDir | None = None) -> None:
         super().__init__(prepared.spec, prepared.plan)
-        self.files = files = files or home.create(prepared.spec)
+        self.files = files = files or rundir.create(prepared.spec)
         self.run_dir = files.path
         self._own = workloads.OWN.get(prepared.spec.workload)
         with filling(self.run_dir):

@@ -26,8 +26,7 @@ from course_lib.cluster.roster import Roster
 from course_lib.errors import LockstepError, Unavailable
 from course_lib.network.layout import by_job, host_name
 from course_lib.record.beats import Beats
-from course_lib.record.clock import clock
-from course_lib.record.events import STATES, Lifecycle, Traffic, to_line
+from course_lib.record.events import STATES, Lifecycle, Traffic, clock, to_line
 from course_lib.record.files import no_room
 from course_lib.record.rundir import RunDir
 from course_lib.spec.faults import Fault

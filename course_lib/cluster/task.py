@@ -18,8 +18,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
 from course_lib.network.wires import Wires
-from course_lib.record.clock import clock
-from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update
+from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update, clock
 from course_lib.record.rundir import RunDir
 from course_lib.spec.jitter import STEADY, Jitter
 from course_lib.spec.run_spec import RunSpec

@@ -15,7 +15,7 @@ from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
 from course_lib.racing.race import race as start_race
-from course_lib.record import measures, memory
+from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
@@ -98,7 +98,7 @@ def report(result: dict[str, Any], trace: Trace) -> None:
     say(f"Where each task's time went, the first step included{compiles}:", measures.table(trace))
     if result["memory"]:
         say("\nWhat takes up each task's memory in its first step, counted and by the formula:")
-        say(memory.table(result["memory"], result["memory_formula"]))
+        say(measures.memory_table(result["memory"], result["memory_formula"]))
     say("", in_short(result))
     print(f"\nThe record of this run:\n{result['run_dir']}")  # in one piece, to be copied
 

@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from course_lib.errors import SpecError
-from course_lib.record import frames
+from course_lib.record.export import FORMATS, save_frames
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.lanes import NAMES, NOTHING, runs
@@ -115,7 +115,7 @@ def picture(
 def export(
     run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
     form: Annotated[
-        str, typer.Option("--format", help=f"The format: {' or '.join(frames.FORMATS)}.")
+        str, typer.Option("--format", help=f"The format: {' or '.join(FORMATS)}.")
     ] = "csv",
     out: Annotated[
         Path | None, typer.Option(help="The folder to write to; `frames` in the run's, if not.")
@@ -124,6 +124,6 @@ def export(
     """Write the trace of a run as tables, a file for each kind of events."""
     folder = out or run_dir / "frames"
     try:
-        print(*frames.save(SavedRun(run_dir).trace, folder, form), sep="\n")
+        print(*save_frames(SavedRun(run_dir).trace, folder, form), sep="\n")
     except OSError as error:
         raise SpecError("out", str(folder), f"cannot be written ({error.strerror})") from None

@@ -8,7 +8,7 @@ import nbformat
 
 from course_lib.errors import SpecError
 from course_lib.record.files import leave
-from course_lib.record.home import usable
+from course_lib.record.rundir import usable
 
 FOLDERS = ("notebooks", "exercises")
 KINDS = {".ipynb", ".md", ".svg", ".png"}

@@ -42,9 +42,8 @@ from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.hardware import probe
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import prepare
-from course_lib.record import home
-from course_lib.record.clock import clock
-from course_lib.record.events import ACTIVE, Lifecycle
+from course_lib.record import rundir
+from course_lib.record.events import ACTIVE, Lifecycle, clock
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.gate import Request
 
@@ -274,7 +273,7 @@ def examinee(folder: Path, bounds: Bounds) -> Iterator[Examinee]:
     it has started. Raises whatever starting a run raises.
     """
     spec = RunSpec(strategy="custom", workers=1, framework="python", trace=False).complete()
-    with home.temporary("lockstep-check-") as files, socket.socket(socket.AF_UNIX) as door:
+    with rundir.temporary("lockstep-check-") as files, socket.socket(socket.AF_UNIX) as door:
         address = files.path / "door"
         door.bind(str(address))
         door.listen(1)

@@ -26,7 +26,7 @@ from nbgrader.utils import is_grade
 from course_lib.course.answers import sets
 from course_lib.course.grading import exercise_of, grade, opened
 from course_lib.errors import SpecError
-from course_lib.record.home import usable
+from course_lib.record.rundir import usable
 
 STUB = 'raise NotImplementedError("your turn")'  # in place of an answer; checks call it "to do"
 STEPS = (

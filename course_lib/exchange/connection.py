@@ -23,7 +23,7 @@ import numpy as np
 from course_lib.errors import LIMITS
 from course_lib.exchange.memory import Counters, Segment
 from course_lib.exchange.messages import NO_DESCRIPTOR, Outbox
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
 # (0: as soon as it comes)

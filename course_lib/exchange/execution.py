@@ -10,8 +10,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.exchange.connection import Connection
 from course_lib.exchange.group import Group
 from course_lib.exchange.memory import Segment
-from course_lib.record.clock import clock
-from course_lib.record.events import Message
+from course_lib.record.events import Message, clock
 
 
 class Call(NamedTuple):

@@ -15,7 +15,7 @@ from course_lib.exchange.connection import AWAKE, Connection
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.memory import Counters
 from course_lib.network.wires import Wires
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 
 TICK = 0.1  # seconds after which a waiting rank looks at the others
 _FAREWELL = 1.0  # seconds for which peers may read the last bytes

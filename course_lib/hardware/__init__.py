@@ -3,4 +3,4 @@
 from course_lib.hardware.limits import Gpu, gigabytes
 from course_lib.hardware.machine import Capability, Machine, machine_rows, probe, versions
 from course_lib.hardware.placement import plan
-from course_lib.record.planned import Plan, Reason
+from course_lib.record.rundir import Plan, Reason

@@ -16,7 +16,7 @@ from typing import Any
 from course_lib.hardware import limits
 from course_lib.hardware.limits import Gpu, gigabytes, read, safely
 from course_lib.network import namespaces
-from course_lib.record.planned import Reason
+from course_lib.record.rundir import Reason
 
 LINUX = ("Linux", "WSL2")
 PACKAGES = ["lockstep-course", "tensorflow", "keras", "torch", "numpy", "scikit-learn"]

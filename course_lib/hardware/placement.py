@@ -8,8 +8,8 @@ from course_lib import workloads
 from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware.limits import gigabytes
 from course_lib.hardware.machine import Machine, network_parts, sentence
-from course_lib.record.planned import Network, Plan, Reason
 from course_lib.record.reality import planned_links, reality
+from course_lib.record.rundir import Network, Plan, Reason
 from course_lib.spec.run_spec import FRAMEWORKS, RunSpec
 from course_lib.spec.settings import NATIVE
 from course_lib.text import count

@@ -27,7 +27,7 @@ from course_lib.errors import Unavailable
 from course_lib.network import namespaces
 from course_lib.network.layout import INTERFACE, OPEN, PREFIX, addresses, host_name
 from course_lib.record.events import Traffic
-from course_lib.record.planned import RunFacts
+from course_lib.record.rundir import RunFacts
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 

@@ -17,8 +17,7 @@ from typing import Any
 from course_lib.cluster.run import Run
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
-from course_lib.record.clock import clock
-from course_lib.record.events import ACTIVE, Phase
+from course_lib.record.events import ACTIVE, Phase, clock
 from course_lib.record.rundir import folder_name
 
 # Seconds from the first arrival until the line opens for those that are there. Less than the 60 s

@@ -22,9 +22,8 @@ from course_lib.racing.entrants import line_up
 from course_lib.racing.fairness import Counters, Fairness, LoadMeter
 from course_lib.racing.line import StartingLine, take_part
 from course_lib.racing.shares import cores_note, divide, prepared
-from course_lib.record import home
-from course_lib.record.clock import clock
-from course_lib.record.events import ACTIVE, Lifecycle
+from course_lib.record import rundir
+from course_lib.record.events import ACTIVE, Lifecycle, clock
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.spec.run_spec import RunSpec, lists_fields
 from course_lib.strategies.catalog import StrategyName
@@ -82,7 +81,7 @@ def race(
     with contextlib.ExitStack() as begun:
         for each in ready:
             begun.callback(each.engine.release)
-        directories = [home.create(each.spec) for each in ready]
+        directories = [rundir.create(each.spec) for each in ready]
         for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
             directory.line.mkdir()
             programs = {job: partial(take_part, role, own) for job, role in each.programs.items()}

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from course_lib.record import memory
+from course_lib.record import measures
 from course_lib.record.curves import EMPTY, WINDOW, Curve, Readings
 from course_lib.record.events import Clock, Dropped, E, Lifecycle, Metric, Phase, Update
 from course_lib.record.life import ENDS, HALTS, Life, Repeats, planned
@@ -60,7 +60,7 @@ class Digest:
         self.seconds, self.events, self.over = 0.0, 0, False
         self.life = Life(planned(spec))
         self.updates, self.dropped = Updates(), 0
-        self.memory: memory.Held = {}
+        self.memory: measures.Memory = {}
         self.reductions, self.repeats = Reductions(), Repeats(self.life)
         self.losses = self.accuracies = EMPTY
         self.not_finite: Metric | None = None
@@ -125,7 +125,7 @@ class Digest:
                 self._gradients += m.name == "overflow"  # recorded of each
                 self._useless[m.name] += m.value == 1
         self.dropped += len(self._new(trace, Dropped))
-        self.memory = memory.added(self.memory, metrics)
+        self.memory = measures.with_memory(self.memory, metrics)
         self.updates.add(updates)
         self.reductions.add(phases, updates)
         self._account(over)

@@ -10,7 +10,9 @@ import json
 import os
 import shutil
 import stat
-from collections.abc import Iterator
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
@@ -134,3 +136,44 @@ def read_model(path: Path, kind: type[M]) -> M:
     """The model that a file of JSON holds."""
     with opened(path) as file:
         return kind.model_validate_json(file.read(LARGEST))
+
+
+# --- logs ---
+
+MOST_LOG = 16 << 20  # bytes of a log; one that is longer is cut
+KEPT_LOG = 1 << 20  # bytes that stay of its beginning, and of its end
+PERIOD = 0.25  # seconds between two looks
+
+
+class Logs:
+    """What the tasks of a run print, held to a size: one that never stops would fill the disk. A
+    log that has grown too long keeps its beginning and its end, and a line tells what was cut.
+    """
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self._paths = paths
+        self._cut: Counter[Path] = Counter()  # bytes so far
+        self.due = 0.0  # when to look again
+
+    def look(self) -> None:
+        """Cut the logs that are too long, if it is time to. It costs a microsecond for each log."""
+        if time.monotonic() < self.due:
+            return
+        self.due = time.monotonic() + PERIOD
+        for path in self._paths:
+            try:
+                if path.stat().st_size > MOST_LOG:
+                    self._shorten(path)
+            except FileNotFoundError:  # its task has not begun
+                continue
+
+    def _shorten(self, path: Path) -> None:
+        """The task goes on appending meanwhile: what it prints just now may be lost."""
+        with open(path, "rb+", buffering=0, opener=private) as file:
+            self._cut[path] += file.seek(0, os.SEEK_END) - 2 * KEPT_LOG
+            file.seek(-KEPT_LOG, os.SEEK_END)
+            end = file.read()
+            said = f"{self._cut[path]:,} bytes were cut: a log keeps its first and last MiB"
+            file.seek(KEPT_LOG)
+            file.write(f"\n[... {said} ...]\n".encode() + end)
+            file.truncate()

@@ -24,25 +24,114 @@ from __future__ import annotations
 import contextlib
 import json
 import math
+import os
 import pickle
+import re
 import shutil
+import stat
+import tempfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import cloudpickle
 import numpy as np
 import psutil
+from pydantic import BaseModel
 
-from course_lib.errors import Damaged, LockstepError
+from course_lib.errors import Damaged, LockstepError, SpecError
 from course_lib.notebook import tracebacks
 from course_lib.record import pickles
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import leave, opened, read_end, read_lines, read_model, whole
-from course_lib.record.planned import RunFacts, TaskError
 from course_lib.spec.run_spec import RunSpec
+
+Network = Literal["hosts", "private", "loopback", "nodes"]
+"""The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
+`private`: all tasks share a loopback interface that no other process has. `loopback`: they share
+that of the machine. `nodes`: tasks are on the machines of a cluster."""
+
+Imposer = Literal["kernel", "exchange"]
+"""Who imposes a link's rate or delay: the kernel, on all messages, or our own exchange, on those
+that go through it.
+"""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """One decision of a plan: `what` was decided, the `choice`, and `why`, in one sentence for a
+    learner.
+    """
+
+    what: str
+    choice: str
+    why: str
+
+
+class Plan(BaseModel, frozen=True):
+    """Where and how the tasks of a run start: what `hardware.plan` decides.
+
+    `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `cores`: of the machine, or
+    of a race's share of it; `threads`: of each task. `start_method`: fork or spawn. `backend`: the
+    framework's own collectives (nccl, ring, gloo or none). `rate`, `delay`, `loss`: who imposes
+    those of the links between hosts; None where there are none, or nobody can. `resumed_from`:
+    steps that were done in the run that this one resumes.
+    """
+
+    start_method: str = "spawn"
+    device: str = "cpu"
+    devices: dict[str, str] = {}
+    cores: int = 1
+    threads: int = 1
+    backend: str = "none"
+    reality: str = ""
+    network: Network = "loopback"
+    rate: Imposer | None = None
+    delay: Imposer | None = None
+    loss: Imposer | None = None
+    resumed_from: int = 0
+    reasons: tuple[Reason, ...] = ()
+
+    def __repr__(self) -> str:
+        return "\n".join(f"{r.what}: {r.choice}. {r.why}" for r in self.reasons)
+
+    __str__ = __repr__
+
+
+class RunFacts(Plan, frozen=True):
+    """`run.json`: how a run was planned, and where and when it was started: `origin` on the
+    machine's monotonic clock, `started` in Unix time.
+    """
+
+    origin: float
+    started: float = 0.0
+    version: str = ""  # of this library; runs of early ones do not say it
+    services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
+    recovers: str = ""  # which tasks are started again after a failure, see `cluster.roster`
+    temporary: bool = False  # the directory is of no use without the process that started the run
+    sys_path: list[str] = []
+    cwd: str = ""
+    # on a node of a cluster: its address, and by how much its clock is behind that of the driver
+    address: str = ""
+    offset: float = 0.0
+
+
+class TaskError(BaseModel):
+    """`error.json`: why a task failed, in which attempt and step, and when (on the machine's
+    clock). `echo`: it only tells that another task was lost.
+    """
+
+    task: str
+    attempt: int = 0
+    step: int | None = None
+    reason: str
+    traceback: str = ""
+    at: float
+    echo: bool = False
+
 
 YOUNG = 3600.0  # seconds: a run of this age without a process may be about to start
 
@@ -259,3 +348,106 @@ class RunDir:
 def folder_name(task: str) -> str:
     """A task's name as the name of a file or folder: `worker-0` for `worker:0`."""
     return task.replace(":", "-")
+
+
+# --- where runs are kept, and how old ones make room for new ones ---
+
+KEEP = 50  # runs kept in the default place; older ones make room
+_OURS = re.compile(r"\d{8}-\d{6}-\w+-\w+")  # the names that we give: time, strategy, and at random
+_GOING = ".going"  # what is added to the name of one that is being removed
+
+
+def create(spec: RunSpec) -> RunDir:
+    """Make an empty directory for a run, for this user only: the one that the spec names, or a new
+    one among the `runs()`.
+
+    Raises `SpecError` if that cannot be written, is not empty, or belongs to somebody else.
+    """
+    if spec.run_dir is None:
+        with usable("LOCKSTEP_HOME", _named()):
+            _make_room(runs(), _OURS, KEEP)
+            prefix = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.strategy}-"
+            return RunDir(tempfile.mkdtemp(prefix=prefix, dir=runs()))
+    with usable("run_dir", spec.run_dir):
+        path = spec.run_dir.expanduser().resolve()
+        path.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if any(path.iterdir()):
+            allowed = "is not empty; name a directory that is empty or does not exist"
+            raise SpecError("run_dir", str(spec.run_dir), allowed)
+        path.chmod(0o700)  # it may have been there
+        return RunDir(path)
+
+
+@contextlib.contextmanager
+def temporary(prefix: str) -> Iterator[RunDir]:
+    """A directory, empty and for this user only, of a run that nobody wants to see later; it is
+    removed at the end of the block.
+
+    If this process is killed in the block, the supervisor of the run removes it. Whatever is left
+    of others that were killed goes now, as old runs do.
+    """
+    with contextlib.suppress(OSError):
+        _make_room(Path(tempfile.gettempdir()), re.compile(re.escape(prefix) + r"\w+"), 0)
+    # a learner's code may have changed what lies in it
+    with tempfile.TemporaryDirectory(prefix=prefix, ignore_cleanup_errors=True) as place:
+        yield RunDir(place)
+
+
+def _named() -> str:
+    cache = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    return os.environ.get("LOCKSTEP_HOME") or f"{cache}/lockstep"
+
+
+def home() -> Path:
+    """LOCKSTEP_HOME, else `lockstep` in the user's cache directory."""
+    return Path(_named()).expanduser().absolute()
+
+
+def runs() -> Path:
+    """Where runs are kept. What is not there is made so that only this user can read it.
+
+    Raises PermissionError if another user could lay something in the way of what runs write.
+    """
+    for folder in (home(), home() / "runs"):
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        if (owner := folder.stat().st_uid) not in (0, os.getuid()):
+            raise PermissionError(0, f"{folder} belongs to another user, with the number {owner}")
+    return folder
+
+
+@contextlib.contextmanager
+def usable(field: str, path: Path | str) -> Iterator[None]:
+    """Raise `SpecError` for `field` if the block cannot write to `path`."""
+    try:
+        yield
+    except SpecError:
+        raise
+    except (OSError, ValueError, RuntimeError) as error:  # a name with a null, ~nobody
+        problem = getattr(error, "strerror", error)
+        why = f"cannot be written ({problem}); name a directory that can"
+        raise SpecError(field, str(path), why) from None
+
+
+def _make_room(folder: Path, ours: re.Pattern[str], keep: int) -> None:
+    """Remove runs from a folder, all but the last `keep` by name: those of ours that are over and
+    not young. Whatever else is there stays.
+    """
+    # the names that we give begin with the time, so the oldest come first
+    named = sorted(p for p in folder.iterdir() if ours.fullmatch(p.name.removesuffix(_GOING)))
+    for path in named[: max(0, len(named) - keep)]:
+        with contextlib.suppress(OSError, ValueError, LockstepError):  # what cannot be read stays
+            if path.suffix != _GOING:
+                if not _can_go(path):
+                    continue
+                # of several processes one can do this; for the others the run is no longer there
+                path = path.rename(path.with_name(path.name + _GOING))
+            shutil.rmtree(path, ignore_errors=True)
+
+
+def _can_go(path: Path) -> bool:
+    """Whether it is a run of ours that is over. There may be thousands, of which most are young."""
+    found = path.lstat()
+    if not stat.S_ISDIR(found.st_mode) or time.time() - found.st_mtime < YOUNG:
+        return False
+    ours = (path / "spec.json").is_file() and (path / "run.json").is_file()
+    return ours and not RunDir(path).goes_on()

@@ -10,13 +10,11 @@ from typing import Any
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
+from course_lib.record.export import Result
 from course_lib.record.files import read_json
-from course_lib.record.frames import Result
-from course_lib.record.monitor import Monitor
-from course_lib.record.planned import TaskError
 from course_lib.record.reality import Reality, reality
-from course_lib.record.rundir import RunDir
-from course_lib.record.standstill import Pulse
+from course_lib.record.rundir import RunDir, TaskError
+from course_lib.record.standstill import Monitor, Pulse
 from course_lib.record.trace import Trace
 from course_lib.spec.faults import Fault
 

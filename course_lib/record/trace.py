@@ -26,8 +26,8 @@ from course_lib.record.events import (
     task_key,
     to_line,
 )
+from course_lib.record.export import frame
 from course_lib.record.files import read_lines
-from course_lib.record.frames import frame
 from course_lib.record.life import Life, Repeats
 from course_lib.record.rundir import RunDir
 from course_lib.record.waits import with_waits

@@ -14,8 +14,7 @@ from course_lib.cluster.task import Task
 from course_lib.collectives import Schedule
 from course_lib.collectives.algorithms.recursive_doubling import recursive_doubling
 from course_lib.exchange import Communicator
-from course_lib.record.clock import clock
-from course_lib.record.events import Message
+from course_lib.record.events import Message, clock
 from course_lib.spec.settings import MAX_WORKERS
 
 Record = Callable[[Message], None] | None

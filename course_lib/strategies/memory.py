@@ -1,5 +1,5 @@
 """Count the memory of a task in its first step, and foretell it by a formula. The kinds of memory
-stand in `record/memory.py`.
+stand in `record/measures.py`.
 
 In the formulas S is the bytes of the model's trained parameters in float32. Gradients take S bytes
 too, the optimizer's state k S bytes, with k from 0 to 2 (`STATE`). One example needs A bytes of
@@ -13,14 +13,13 @@ from collections.abc import Callable
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.record.clock import clock
-from course_lib.record.events import Metric
-from course_lib.record.memory import KINDS, Held
+from course_lib.record.events import Metric, clock
+from course_lib.record.measures import MEMORY, Memory
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.optimizers import STATE
 from course_lib.workloads.sketch import Sketch
 
-Formula = Callable[[RunSpec, Sketch, int], Held]
+Formula = Callable[[RunSpec, Sketch, int], Memory]
 """A run, its model, and the examples that a replica computes at a time -> the memory of each task.
 A kind of memory that it does not foretell is missing."""
 
@@ -51,7 +50,7 @@ class Census:
 
 def record(task: Task, whose: str, step: int, samples: int, held: dict[str, int]) -> None:
     """Record the memory of a task, which may be another one."""
-    for kind in KINDS:
+    for kind in MEMORY:
         if kind in held:
             task.recorder.add(Metric(whose, kind, held[kind], step, samples, clock()))
 
@@ -70,12 +69,12 @@ def per_example(few: int, twice: int, examples: int) -> tuple[int, int]:
     return (twice - few) // examples, max(0, 2 * few - twice)
 
 
-def on_workers(spec: RunSpec, held: dict[str, Any]) -> Held:
+def on_workers(spec: RunSpec, held: dict[str, Any]) -> Memory:
     """The same on each worker."""
     return {f"worker:{k}": dict(held) for k in range(spec.workers)}
 
 
-def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Held:
+def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """Every replica holds S + S + k S, and the activations of its examples; a worker holds that for
     each of its replicas.
     """

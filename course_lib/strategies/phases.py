@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from course_lib.cluster.task import Task
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 
 MOMENT = 1e-6  # seconds, too short to sleep
 Moment = Any

@@ -13,8 +13,7 @@ from course_lib import workloads
 from course_lib.errors import LockstepError, SpecError, trying
 from course_lib.record import checkpoints
 from course_lib.record.checkpoints import Checkpoint
-from course_lib.record.planned import Plan, Reason
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import Plan, Reason, RunDir
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 

@@ -33,7 +33,7 @@ import numpy as np
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.record.checkpoints import Checkpoint
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.memory import Census

@@ -8,7 +8,7 @@ from typing import Literal, NamedTuple
 from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import MAX_WORKERS
-from course_lib.strategies.memory import Formula, Held, data_parallel
+from course_lib.strategies.memory import Formula, Memory, data_parallel
 from course_lib.workloads.sketch import Sketch
 
 WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
@@ -160,7 +160,7 @@ class Strategy(Facts):
         parts = spec.microbatches if "microbatches" in self.takes else spec.accumulate
         return self.share(spec) // parts
 
-    def foretold(self, spec: RunSpec, model: Sketch) -> Held:
+    def foretold(self, spec: RunSpec, model: Sketch) -> Memory:
         """What its formula says of the memory of each task, in bytes."""
         memory = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
         if not model.activations:  # not known

@@ -13,8 +13,8 @@ from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.record.ledger import ledger
-from course_lib.record.planned import Reason
 from course_lib.record.reality import computing
+from course_lib.record.rundir import Reason
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 from course_lib.workloads.sketch import Sketch
@@ -101,7 +101,7 @@ def _placed(
 ) -> dict[str, Any]:
     """`variables_on`: bytes of parameters by the device that the runtime names;
     `optimizer_state_on`: those of the optimizer's state. `memory`: bytes by task and kind, see
-    `record/memory.py`; `memory_formula`: what the strategy's formula says.
+    `record/measures.py`; `memory_formula`: what the strategy's formula says.
     """
     spec, strategy = run.spec, catalog.find(run.spec.strategy)
     return {

@@ -14,7 +14,7 @@ from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.run import Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.record.progress import Line, of_run
 from course_lib.spec.run_spec import RunSpec
 from course_lib.workloads.sketch import Sketch

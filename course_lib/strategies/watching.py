@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 from course_lib.cluster.task import Task
-from course_lib.record.clock import clock
-from course_lib.record.events import Update
+from course_lib.record.events import Update, clock
 from course_lib.strategies.memory import record
 
 MOMENT = 20e-6  # seconds; less computing than that, such as before an update, is no phase

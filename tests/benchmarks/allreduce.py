@@ -29,7 +29,7 @@ import course_lib
 from course_lib.cluster.task import Task
 from course_lib.collectives import build, bus_bandwidth
 from course_lib.exchange import Communicator
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from tests.benchmarks import clusters
 from tests.benchmarks.harness import Aim, Options, Row, Rows, turns
 

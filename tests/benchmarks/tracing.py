@@ -17,8 +17,7 @@ import numpy as np
 
 import course_lib
 from course_lib.cluster.task import Task
-from course_lib.record.clock import clock
-from course_lib.record.events import Event, Metric, Recorder
+from course_lib.record.events import Event, Metric, Recorder, clock
 from tests.benchmarks import clusters
 from tests.benchmarks.harness import Aim, Options, Row, Rows, turns
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from course_lib import start
 from course_lib.cluster.task import Task
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from tests.benchmarks import clusters, tracing
 from tests.benchmarks.harness import Aim, Options, Rows, turns
 

@@ -24,8 +24,7 @@ from course_lib.collectives import ALGORITHMS, ring
 from course_lib.commands import shared
 from course_lib.course.answers import ROOT
 from course_lib.record.events import to_line
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 from tests import made_up

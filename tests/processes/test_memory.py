@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from course_lib import Run, Workload, start
-from course_lib.record import memory
+from course_lib.record import measures
 from course_lib.record.events import Metric
 from tests import own_models
 
@@ -95,9 +95,9 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
     return role
 
 
-def counted(run: Run) -> memory.Held:
+def counted(run: Run) -> measures.Memory:
     """What the tasks of a run counted."""
-    found = memory.added({}, run.trace.all(Metric))
+    found = measures.with_memory({}, run.trace.all(Metric))
     return found
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from course_lib import start
 from course_lib.errors import LockstepError, Unavailable
-from course_lib.record import logs
+from course_lib.record import files
 from course_lib.record.events import Metric, Phase
 from tests.conftest import processes_of
 from tests.helpers import until
@@ -81,11 +81,11 @@ def test_a_task_that_prints_without_end_does_not_fill_the_disk() -> None:
     def flood(task: Any) -> None:
         print("the beginning")
         line = "x" * 999
-        until_there = logs.MOST * 3
+        until_there = files.MOST_LOG * 3
         for _ in range(until_there // 1000):
             print(line)
         print("the end")
-        until(lambda: logs_of(task) < logs.MOST, "the log to be cut")
+        until(lambda: logs_of(task) < files.MOST_LOG, "the log to be cut")
         print("and on")
 
     def logs_of(task: Any) -> int:
@@ -93,7 +93,7 @@ def test_a_task_that_prints_without_end_does_not_fill_the_disk() -> None:
 
     run = start(flood, workers=1).wait(60)
     path = run.files.logs("worker:0")[0]
-    assert path.stat().st_size < logs.MOST
+    assert path.stat().st_size < files.MOST_LOG
     text = path.read_text()
     assert text.startswith("the beginning\n") and text.endswith("the end\nand on\n")
     assert "bytes were cut: a log keeps its first and last MiB" in text

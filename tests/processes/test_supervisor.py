@@ -18,8 +18,7 @@ from course_lib import Run, start
 from course_lib.cluster import nursery
 from course_lib.errors import SupervisorLost, TaskFailed
 from course_lib.record.events import Lifecycle, Phase
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec.run_spec import RunSpec
 from tests.helpers import until
 

@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 
 from course_lib import start
-from course_lib.record.clock import own
-from course_lib.record.events import Clock, Phase
+from course_lib.record.events import Clock, Phase, own
 from course_lib.widgets import Timeline
 from course_lib.widgets.board.view import View
 
@@ -59,11 +58,11 @@ def wrong(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
         def __init__(self, driver: tuple[str, int]) -> None:
             import os
 
-            import course_lib.record.clock
+            import course_lib.record.events
 
             mine = of_node[ray.get_runtime_context().get_node_id()]
             os.environ["LOCKSTEP_SKEW"] = "{},{}".format(*mine)
-            course_lib.record.clock._skew, course_lib.record.clock._drift = mine
+            course_lib.record.events._skew, course_lib.record.events._drift = mine
             super().__init__(driver)
 
     monkeypatch.setattr(rooms, "RayNode", Wrong)

@@ -18,7 +18,7 @@ from course_lib import hardware
 from course_lib.cluster.keeper import lives
 from course_lib.engines.ray import raylets
 from course_lib.hardware.machine import network_parts
-from course_lib.record.home import home
+from course_lib.record.rundir import home
 from tests.helpers import until, words_of
 
 LOCKSTEP = [sys.executable, "-m", "course_lib"]

@@ -25,8 +25,7 @@ from course_lib.engines import Local
 from course_lib.engines.ray.remote import Away
 from course_lib.errors import TaskFailed
 from course_lib.launch import prepare
-from course_lib.record.clock import clock
-from course_lib.record.events import Lifecycle
+from course_lib.record.events import Lifecycle, clock
 from course_lib.record.rundir import RunDir
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.gate import Request

@@ -11,7 +11,7 @@ import pytest
 from course_lib import RunSpec
 from course_lib.cluster.task import Task
 from course_lib.record.beats import KEPT, Beat, Beats
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.record.rundir import RunDir
 
 TASKS = ("ps:0", "worker:0", "worker:1")

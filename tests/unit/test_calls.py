@@ -5,8 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from course_lib.record.beats import KEPT, Beat
-from course_lib.record.calls import BACKWARD, endless
+from course_lib.record.beats import BACKWARD, KEPT, Beat, endless
 
 ALL = 0b1111
 OUTSIDE = Beat(2, "", 1.0)

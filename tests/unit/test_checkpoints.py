@@ -13,8 +13,7 @@ import pytest
 
 from course_lib.errors import SpecError
 from course_lib.record import checkpoints
-from course_lib.record.planned import Plan
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import Plan, RunDir
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.precision import LossScale

@@ -32,8 +32,7 @@ from course_lib.record.events import (
     to_line,
 )
 from course_lib.record.measures import Updates
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import SavedRun, saved_runs
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec

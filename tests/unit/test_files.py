@@ -15,12 +15,10 @@ import numpy as np
 import pytest
 
 from course_lib.errors import Unavailable
-from course_lib.record import logs
+from course_lib.record import files as record_files
 from course_lib.record.events import Lifecycle, Metric, Phase, Recorder, to_line
-from course_lib.record.files import filling, leave, no_room, private
-from course_lib.record.logs import Logs
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir
+from course_lib.record.files import Logs, filling, leave, no_room, private
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import SavedRun
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
@@ -122,12 +120,12 @@ def test_an_event_that_cannot_be_written_costs_that_event_and_is_told_once(tmp_p
 def test_a_log_that_grows_too_long_keeps_its_beginning_and_its_end(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "MOST", 5000)
-    monkeypatch.setattr(logs, "KEPT", 1000)
+    monkeypatch.setattr(record_files, "MOST_LOG", 5000)
+    monkeypatch.setattr(record_files, "KEPT_LOG", 1000)
     files = RunDir(tmp_path)
     files.describe(SPEC, RunFacts(origin=0.0), {}, {})
     path = files.logs("worker:0")[0]
-    held = Logs(files)
+    held = Logs(files.logs("worker:0"))
     with path.open("ab", buffering=0) as task:
         for turn in range(3):
             task.write(b"".join(b"turn %d, line %03d\n" % (turn, i) for i in range(400)))
@@ -147,7 +145,7 @@ def test_a_log_of_usual_length_stays_as_it_is(tmp_path: Path) -> None:
     files = RunDir(tmp_path)
     files.describe(SPEC, RunFacts(origin=0.0), {}, {})
     files.logs("worker:0")[1].write_text("a warning\n")
-    Logs(files).look()
+    Logs(files.logs("worker:0")).look()
     assert files.log_tail("worker:0") == "a warning"
 
 

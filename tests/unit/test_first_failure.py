@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from course_lib.record.events import Lifecycle, to_line
-from course_lib.record.planned import RunFacts, TaskError
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, RunFacts, TaskError
 from course_lib.record.saved import SavedRun, first_failure
 from course_lib.spec.run_spec import RunSpec
 

@@ -6,9 +6,9 @@ import pandas as pd
 import pytest
 
 from course_lib.errors import SpecError
-from course_lib.record import frames
+from course_lib.record import export
 from course_lib.record.events import Lifecycle, Message, Metric, Phase, Update
-from course_lib.record.frames import Result
+from course_lib.record.export import Result
 from course_lib.record.trace import Trace
 
 EVENTS = [
@@ -59,7 +59,7 @@ def test_updates_say_how_stale_they_are_and_messages_how_long_they_take(trace: T
     assert trace.metrics.set_index("name")["value"].to_dict() == {"loss": 2.5}
 
 
-@pytest.mark.parametrize("name", frames.FRAMES)
+@pytest.mark.parametrize("name", export.FRAMES)
 def test_a_trace_without_such_events_has_an_empty_frame_with_the_same_columns(
     name: str, trace: Trace
 ) -> None:
@@ -74,11 +74,11 @@ def test_a_frame_takes_in_what_was_recorded_since(trace: Trace) -> None:
     assert len(trace.metrics) == before + 1
 
 
-@pytest.mark.parametrize("form", frames.FORMATS)
+@pytest.mark.parametrize("form", export.FORMATS)
 def test_the_frames_that_have_rows_are_written_as_files(
     form: str, trace: Trace, tmp_path: Path
 ) -> None:
-    files = frames.save(trace, tmp_path / "out", form)
+    files = export.save_frames(trace, tmp_path / "out", form)
     written = ["phases", "messages", "updates", "metrics", "lifecycle"]
     assert [path.name for path in files] == [f"{name}.{form}" for name in written]
     read = pd.read_parquet if form == "parquet" else pd.read_csv
@@ -88,7 +88,7 @@ def test_the_frames_that_have_rows_are_written_as_files(
 
 def test_another_format_is_refused_with_those_that_there_are(tmp_path: Path) -> None:
     with pytest.raises(SpecError) as refused:
-        frames.save(Trace(EVENTS), tmp_path, "xlsx")
+        export.save_frames(Trace(EVENTS), tmp_path, "xlsx")
     assert refused.value.field == "format"
     assert "csv" in str(refused.value)
 

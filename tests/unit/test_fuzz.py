@@ -37,7 +37,7 @@ from course_lib.course.grading import read
 from course_lib.course.handed_in import plain, rebuilt
 from course_lib.course.instructors import exercise_text
 from course_lib.errors import LockstepError, SpecError, Unavailable
-from course_lib.record.home import create
+from course_lib.record.rundir import create
 from course_lib.spec.faults import Fault
 from course_lib.spec.fields import Link
 from course_lib.spec.jitter import Jitter

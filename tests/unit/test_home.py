@@ -14,11 +14,9 @@ from pathlib import Path
 import pytest
 
 from course_lib.errors import SpecError
-from course_lib.record import home
+from course_lib.record import rundir
 from course_lib.record.events import Lifecycle, to_line
-from course_lib.record.home import KEEP, create
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import KEEP, RunDir, RunFacts, create
 from course_lib.spec.run_spec import RunSpec
 
 SPEC = RunSpec(strategy="custom", framework="python", workers=1)
@@ -115,7 +113,7 @@ def test_what_killed_processes_left_of_temporary_runs_is_removed_by_the_next_onc
         (tmp_path / name).mkdir()
         began(tmp_path / name, pid)
     (tmp_path / "trial-d").mkdir()  # young
-    with home.temporary("trial-") as files:
+    with rundir.temporary("trial-") as files:
         assert stat.S_IMODE(files.path.stat().st_mode) == 0o700
         (files.path / "file").touch()
         assert files.path.parent == tmp_path
@@ -124,7 +122,7 @@ def test_what_killed_processes_left_of_temporary_runs_is_removed_by_the_next_onc
 
 CLEARS = """
 import sys
-from course_lib.record.home import create
+from course_lib.record.rundir import create
 from course_lib.spec.run_spec import RunSpec
 sys.stdin.readline()
 for _ in range(5):
@@ -175,7 +173,7 @@ def test_a_home_that_belongs_to_another_user_is_refused(
     if owner == 0:  # root's is trusted
         os.chown(tmp_path, 12345, -1)
     else:
-        monkeypatch.setattr(home.os, "getuid", lambda: owner + 1)
+        monkeypatch.setattr(rundir.os, "getuid", lambda: owner + 1)
     with pytest.raises(SpecError, match="belongs to another user"):
         create(SPEC)
 

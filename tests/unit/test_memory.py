@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from course_lib import workloads
-from course_lib.record import memory
+from course_lib.record import measures
 from course_lib.record.events import Metric
 from course_lib.strategies import catalog
 from course_lib.strategies.memory import Census, per_example
@@ -20,7 +20,7 @@ HALF = {kind: n // 2 for kind, n in WHOLE.items()}
 CLIENT = {"parameters": S, "gradients": S, "optimizer_state": 0, "activations": 32 * A}
 
 
-def foretold(strategy: str, framework: str = "torch", **fields: Any) -> memory.Held:
+def foretold(strategy: str, framework: str = "torch", **fields: Any) -> measures.Memory:
     """For adamw, whose state is 2 S, two workers or replicas, and 64 examples in a step."""
     defaults = {"optimizer": "adamw", "global_batch": 64, "workers": 2}
     spec = spec_for(strategy, framework=framework, **defaults | fields)
@@ -34,7 +34,7 @@ def test_what_is_noted_in_the_first_step_is_recorded_at_its_peak_and_later_steps
         for activations, exchange in [(5, 7), (9, 2), (100 * step.number, 1)]:
             step.census.note(activations=activations, exchange=exchange)
         step.done()
-    found = memory.added({}, [event for event in events if isinstance(event, Metric)])
+    found = measures.with_memory({}, [event for event in events if isinstance(event, Metric)])
     kinds = {"parameters": 40, "gradients": 0, "optimizer_state": 0}
     assert found == {"worker:0": kinds | {"activations": 9, "buffers": 3 + 7}}
     assert [event.step for event in events if event.name == "activations"] == [0]
@@ -127,9 +127,13 @@ def test_a_process_of_several_replicas_holds_that_many_copies() -> None:
 
 
 def test_the_table_has_the_formula_beside_what_was_counted() -> None:
-    counted = {"worker:0": dict.fromkeys(memory.KINDS, 0) | {"parameters": 2048, "activations": 3}}
-    head, row, formula = memory.table(counted, {"worker:0": {"parameters": 1024}}).splitlines()
+    counted = {
+        "worker:0": dict.fromkeys(measures.MEMORY, 0) | {"parameters": 2048, "activations": 3}
+    }
+    head, row, formula = measures.memory_table(
+        counted, {"worker:0": {"parameters": 1024}}
+    ).splitlines()
     assert " ".join(head.split()) == "parameters gradients optimizer state activations buffers"
     assert " ".join(row.split()) == "worker:0 2 KiB 0 B 0 B 3 B 0 B"
     assert " ".join(formula.split()) == "by the formula 1 KiB - - - -"
-    assert memory.summary(counted["worker:0"]) == "2 KiB: 2 KiB parameters, 3 B activations"
+    assert measures.memory_line(counted["worker:0"]) == "2 KiB: 2 KiB parameters, 3 B activations"

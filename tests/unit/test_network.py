@@ -27,7 +27,7 @@ from course_lib.network.layout import LOOPBACK, LOOPBACK_INTERFACE, addresses, b
 from course_lib.network.wires import PAYLOAD, Wires, lay
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Phase, Traffic
-from course_lib.record.planned import Reason, RunFacts
+from course_lib.record.rundir import Reason, RunFacts
 from course_lib.record.trace import Trace
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec, parse_item

@@ -40,8 +40,7 @@ from course_lib.racing.shares import divide
 from course_lib.record.curves import EMPTY, WINDOW, Curve
 from course_lib.record.digest import Digest
 from course_lib.record.events import Dropped, Event, Lifecycle, Metric, Phase, Update
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir, folder_name
+from course_lib.record.rundir import RunDir, RunFacts, folder_name
 from course_lib.record.trace import Trace
 from course_lib.record.verdict import Entry, Goal, Standing, quoted
 from course_lib.record.waits import met

@@ -13,8 +13,7 @@ import pytest
 
 from course_lib import workloads
 from course_lib.errors import LockstepError
-from course_lib.record.planned import RunFacts
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec.run_spec import RunSpec
 from course_lib.workloads import order
 

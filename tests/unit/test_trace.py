@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from course_lib.cluster.task import Task
-from course_lib.record import chrome, measures
+from course_lib.record import export, measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import (
     Event,
@@ -196,7 +196,7 @@ def test_throughput_leaves_out_the_first_step() -> None:
 
 
 def test_the_chrome_export_names_threads_and_keeps_times(tmp_path: Path) -> None:
-    chrome.save(Trace(EVENTS), tmp_path / "trace.json")
+    export.save_chrome(Trace(EVENTS), tmp_path / "trace.json")
     entries = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
     assert {e["args"]["name"] for e in entries if e["name"] == "thread_name"} == {
         "worker:0",

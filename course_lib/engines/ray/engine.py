@@ -32,9 +32,8 @@ from course_lib.errors import Unavailable
 from course_lib.hardware import Machine
 from course_lib.hardware.limits import Gpu, cuda_frameworks
 from course_lib.hardware.machine import Capability
-from course_lib.record.clock import own
-from course_lib.record.planned import Reason
-from course_lib.record.rundir import RunDir
+from course_lib.record.events import own
+from course_lib.record.rundir import Reason, RunDir
 from course_lib.spec.run_spec import RunSpec
 from course_lib.text import count
 

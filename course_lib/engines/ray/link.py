@@ -20,8 +20,7 @@ from course_lib.engines.ray.node import versions
 from course_lib.engines.ray.parcels import Parcels
 from course_lib.errors import Unavailable
 from course_lib.record.beats import Beats
-from course_lib.record.clock import own
-from course_lib.record.events import Clock, to_line
+from course_lib.record.events import Clock, own, to_line
 from course_lib.record.rundir import RunDir
 
 BEGIN = 60.0  # seconds for an actor to begin, on a busy node

@@ -25,7 +25,7 @@ from course_lib.cluster.pipes import Channel, ready
 from course_lib.engines.ray.parcels import Parcel, Parcels
 from course_lib.hardware.limits import version
 from course_lib.record.beats import Beats
-from course_lib.record.clock import own
+from course_lib.record.events import own
 from course_lib.record.rundir import RunDir
 
 PLACE = "lockstep-node-"  # and this actor's pid: a folder with the record of a run

@@ -37,7 +37,7 @@ from course_lib.hardware.machine import network_parts
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
 from course_lib.network.layout import LOOPBACK
-from course_lib.record import home
+from course_lib.record import rundir
 from course_lib.record.files import leave, private
 from course_lib.spec.fields import Link
 
@@ -114,7 +114,7 @@ def environment() -> dict[str, str]:
     """Return the variables that a process needs for a cluster of ours. The token stays the same
     from one cluster to the next, as Ray reads it once in each process.
     """
-    token = home.runs().parent / "ray-token"
+    token = rundir.runs().parent / "ray-token"
     if not token.exists():
         leave(token, secrets.token_hex(32).encode())
     return {**SETTINGS, "RAY_AUTH_TOKEN_PATH": str(token)}
@@ -191,7 +191,7 @@ def up(
 
 
 def _file() -> Path:
-    return home.home() / "cluster.json"
+    return rundir.home() / "cluster.json"
 
 
 # --- the holder ---

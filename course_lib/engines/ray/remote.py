@@ -16,8 +16,7 @@ from course_lib.cluster.pipes import Channel, ready
 from course_lib.cluster.process import StartTask
 from course_lib.cluster.roster import Attempt
 from course_lib.errors import LockstepError
-from course_lib.record.clock import clock, keep_to
-from course_lib.record.events import Traffic
+from course_lib.record.events import Traffic, clock, keep_to
 from course_lib.record.rundir import RunDir
 from course_lib.spec.fields import Link
 

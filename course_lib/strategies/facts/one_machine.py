@@ -3,7 +3,7 @@
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.memory import Held, on_workers, share_of
+from course_lib.strategies.memory import Memory, on_workers, share_of
 from course_lib.strategies.strategy import (
     PROCESSES,
     Measured,
@@ -182,7 +182,7 @@ def _check_central_storage(spec: RunSpec, machine: Machine) -> Refusals:
         yield "cross_device_ops", why
 
 
-def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """Parameters and optimizer state once, gradients and activations on each replica. In PyTorch
     each replica also has a slot in shared memory, for its loss and its gradients.
     """

@@ -7,12 +7,14 @@ from functools import partial
 
 from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.memory import Held, on_workers, share_of
+from course_lib.strategies.memory import Memory, on_workers, share_of
 from course_lib.strategies.strategy import Measured, Refusals, Strategy, batch_of, no_all_reduce
 from course_lib.workloads.sketch import Sketch
 
 
-def _memory(counted: Callable[[RunSpec], int], spec: RunSpec, model: Sketch, examples: int) -> Held:
+def _memory(
+    counted: Callable[[RunSpec], int], spec: RunSpec, model: Sketch, examples: int
+) -> Memory:
     """A ps holds its part of the parameters and of the optimizer's state, and as many gradients as
     are `counted` for an update. A worker holds a copy of all parameters, and the gradients and
     activations of its share. In PyTorch messages are copies: on a ps of its parameters, on a worker

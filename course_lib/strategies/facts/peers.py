@@ -7,7 +7,7 @@ from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.facts.one_machine import check_nccl
-from course_lib.strategies.memory import Held, on_workers, share_of
+from course_lib.strategies.memory import Memory, on_workers, share_of
 from course_lib.strategies.strategy import Measured, Refusals, Strategy, batch_of, no_all_reduce
 from course_lib.workloads.digits import CLASSES, PER_UNIT
 from course_lib.workloads.sketch import Sketch
@@ -44,7 +44,7 @@ MULTI_WORKER_MIRRORED = Strategy(
 )
 
 
-def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """Each worker holds 1/n of the parameters, gradients and optimizer state, and the activations
     of its own share; layers are gathered in the run's precision, so it keeps no copies of weights.
     With `accumulate` it keeps gradients of the whole model until the last part.
@@ -129,7 +129,7 @@ def _tensor_all_reduce(spec: RunSpec, model: Sketch) -> Reason:
     return Reason("all-reduce", "of activations", f"{why}; gradients of parameters are not sent.")
 
 
-def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """1/n of everything on each device, if every layer is cut. Activations are not foretold: only
     those within a pair of layers are cut, and how many these are depends on the model.
     """
@@ -192,7 +192,7 @@ def _check_pipeline(spec: RunSpec, machine: Machine) -> Refusals:
         yield "microbatches", why
 
 
-def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Held:
+def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """1/n of everything on each of n stages, if they are of equal size, and the activations of the
     microbatches that a stage keeps at a time: m with gpipe; with 1f1b n on the first stage and 1 on
     the last.

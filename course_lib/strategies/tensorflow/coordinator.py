@@ -20,8 +20,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from course_lib.record.clock import clock
-from course_lib.record.events import Dropped, Metric, Phase, Read, Update
+from course_lib.record.events import Dropped, Metric, Phase, Read, Update, clock
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.tensorflow.server import (

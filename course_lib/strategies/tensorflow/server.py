@@ -23,7 +23,7 @@ from tensorflow.python.ops import script_ops
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.record import files
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.record.rundir import folder_name
 from course_lib.strategies import saving
 from course_lib.strategies.memory import record

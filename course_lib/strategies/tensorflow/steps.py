@@ -18,7 +18,7 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.eager import context
 
 from course_lib.cluster.task import Task
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.strategies.steps import fastest
 
 SILENCE = 60

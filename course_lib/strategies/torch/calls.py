@@ -29,9 +29,8 @@ from torch.nn.parallel.distributed import DistributedDataParallel as DDP
 from torch.nn.parallel.distributed import _find_tensors
 
 from course_lib.cluster.task import Task
-from course_lib.record.beats import Beat
-from course_lib.record.calls import BACKWARD, FSDP
-from course_lib.record.clock import clock
+from course_lib.record.beats import BACKWARD, FSDP, Beat
+from course_lib.record.events import clock
 
 # parameters, one of which each wrapped function has beside `group`
 TOGETHER = {"async_op", "src", "dst", "object_list"}

@@ -30,7 +30,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
 
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 
 ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention
 # PyTorch's table lacks the kernel of attention on CPUs

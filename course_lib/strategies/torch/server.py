@@ -17,7 +17,7 @@ from torch.nn.utils import vector_to_parameters
 
 from course_lib.cluster.task import Task
 from course_lib.exchange.messages import Peer, ready
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch.models import begin_state, state_of

@@ -17,7 +17,7 @@ import torch
 
 from course_lib.cluster.task import Task
 from course_lib.record.checkpoints import Manifest, part_of, seal
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.memory import Census
 from course_lib.strategies.torch import checkpoints

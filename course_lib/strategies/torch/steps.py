@@ -16,7 +16,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from course_lib.cluster.task import Task
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.strategies.optimizers import rates
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import checkpoints, models

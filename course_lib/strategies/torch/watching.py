@@ -43,7 +43,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
-from course_lib.record.clock import clock
+from course_lib.record.events import clock
 from course_lib.strategies.torch.models import parameters_of
 from course_lib.strategies.torch.tensors import bytes_of
 from course_lib.strategies.watching import WatchedLoop

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 from course_lib.activity import Activity, names, sentence
 from course_lib.errors import LockstepError
-from course_lib.record import memory
+from course_lib.record import measures
 from course_lib.record.curves import WINDOW
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Update
@@ -183,7 +183,7 @@ class Side:
         """Sum up the memory of the fullest task in a line; empty before it is known."""
         known = self.digest.memory
         fullest = max(known, key=lambda task: sum(known[task].values()), default=None)
-        return f"memory of {fullest}: {memory.summary(known[fullest])}" if fullest else ""
+        return f"memory of {fullest}: {measures.memory_line(known[fullest])}" if fullest else ""
 
     def hosts(self) -> str:
         """List the tasks of each host or node, and the error of its clock, in a line; empty for

@@ -16,7 +16,7 @@ import traitlets
 from course_lib import text
 from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
-from course_lib.record import chrome, measures
+from course_lib.record import export, measures
 from course_lib.record.events import ACTIVE, Lifecycle, Message, Phase, task_key
 from course_lib.record.life import Life, planned
 from course_lib.record.reality import SIMULATED, reality
@@ -94,7 +94,7 @@ class Timeline(Pictured, anywidget.AnyWidget):
         """Write the trace in Chrome's format. Open the file at ui.perfetto.dev yourself: nothing is
         sent anywhere from here.
         """
-        chrome.save(self.source.trace, Path(path))
+        export.save_chrome(self.source.trace, Path(path))
         return Path(path)
 
     def to_html(self, path: Path | str) -> Path:

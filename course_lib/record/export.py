@@ -1,13 +1,28 @@
-"""Builds pandas.DataFrames from a trace and from results. pandas is imported with the first one."""
+"""Exports of a trace: pandas.DataFrames, files of them, and the format of Perfetto. pandas is
+imported with the first frame.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import SpecError
-from course_lib.record.events import Event, Lifecycle, Update
+from course_lib.record.events import (
+    Dropped,
+    Event,
+    Lifecycle,
+    Message,
+    Metric,
+    Phase,
+    Read,
+    Traffic,
+    Update,
+    end_of,
+    task_key,
+)
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -57,7 +72,7 @@ class Result(dict[str, Any]):
         return pd.json_normalize(self)
 
 
-def save(trace: Any, folder: Path | str, form: str) -> list[Path]:
+def save_frames(trace: Any, folder: Path | str, form: str) -> list[Path]:
     """Writes each frame of a trace that has rows as a file into a folder, which is made if needed.
 
     `form` is one of `FORMATS`. Returns the files. Raises `SpecError` for another form.
@@ -72,3 +87,46 @@ def save(trace: Any, folder: Path | str, form: str) -> list[Path]:
             table.to_parquet(path) if form == "parquet" else table.to_csv(path, index=False)
             files.append(path)
     return files
+
+
+def save_chrome(trace: Iterable[Event], path: Path | str) -> None:
+    """Write a trace as one JSON file in Chrome's trace-event format, which Perfetto and
+    chrome://tracing open.
+
+    Format: "Trace Event Format" document of the Chromium project. Times there are microseconds; a
+    task or host is shown as a thread, and all fields of an event are in its `args`.
+    """
+    tasks = sorted({event.task for event in trace}, key=task_key)  # hosts among them
+    number = {task: i for i, task in enumerate(tasks)}
+    entries = [
+        {"ph": "M", "pid": 0, "tid": i, "name": f"thread_{what}", "args": {what: value}}
+        for task, i in number.items()
+        for what, value in (("name", task), ("sort_index", i))
+    ]
+    entries += [{"pid": 0, "tid": number[event.task], **_entry(event)} for event in trace]
+    Path(path).write_text(json.dumps({"traceEvents": entries, "displayTimeUnit": "ms"}))
+
+
+def _entry(event: Event) -> dict[str, Any]:
+    """An event as a span ("X"), a counter ("C") or an instant ("i")."""
+    kind, at, about = type(event).__name__.lower(), end_of(event) * 1e6, event._asdict()
+    match event:
+        case Phase() | Message():
+            name = event.what if isinstance(event, Phase) else f"{event.src} to {event.dst}"
+            length = (event.end - event.start) * 1e6
+            span = {"ph": "X", "ts": event.start * 1e6, "dur": length}
+            return {**span, "name": name, "cat": kind, "args": about}
+        case Metric():
+            return {"ph": "C", "ts": at, "name": event.name, "args": {event.name: event.value}}
+        case Traffic():
+            counts = {"sent": event.sent, "received": event.received}
+            return {"ph": "C", "ts": at, "name": f"bytes of {event.task}", "args": counts}
+        case Update():
+            name, about["staleness"] = f"update {event.variables}", event.staleness
+        case Dropped():
+            name = f"dropped: {event.why}"
+        case Read():
+            name = f"{len(event.examples)} examples of epoch {event.epoch}"
+        case Lifecycle():
+            name = event.state
+    return {"ph": "i", "s": "t", "ts": at, "name": name, "cat": kind, "args": about}
