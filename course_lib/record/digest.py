@@ -241,7 +241,7 @@ class Digest:
         if first := self.not_finite:
             became = f"The {first.name} of {first.task} became {first.value:g} in step {first.step}"
             wider = ", or precision=bfloat16" if self.spec.precision == "float16" else ""
-            return f"{became}: lower learning_rate, or set clip_norm{wider}."
+            return f"{became}: lower learning_rate{wider}."
         count = self._gradients if self.spec.loss_scale != "dynamic" else 0
         for name, said in USELESS.items():
             if ENOUGH <= count == self._useless[name]:

@@ -149,12 +149,6 @@ class Settings(BaseModel):
     optimizer: Literal["sgd", "momentum", "adamw"] = field(
         "sgd", "what is made of a gradient", "sgd, momentum (of 0.9) or adamw"
     )
-    clip_norm: float | None = number(
-        None, 1_000_000, "gradients are scaled down to this norm over all parameters", "a number"
-    )
-    schedule: Literal["constant", "cosine"] = field(
-        "constant", "how the learning rate goes on after the warm-up", "constant or cosine"
-    )
     warmup_steps: Count = whole(0, 0, 1_000_000, "steps in which the learning rate grows")
     precision: Literal["float32", "bfloat16", "float16"] = field(
         "float32", "what layers compute in", "float32, bfloat16 (usual for tpu) or float16"

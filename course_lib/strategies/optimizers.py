@@ -18,8 +18,7 @@ mean' and square' are what they are without these. The rules are plain arithmeti
 written once here, for tensors of either framework; they compute what `torch.optim.SGD` and
 `torch.optim.AdamW` do. (Keras's AdamW divides by the square root first and adds epsilon then, which
 makes other numbers.) Source: Polyak, "Some methods of speeding up the convergence of iteration
-methods", 1964; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019, and
-"SGDR", ICLR 2017, for the cosine schedule.
+methods", 1964; Loshchilov and Hutter, "Decoupled Weight Decay Regularization", ICLR 2019.
 """
 
 import math
@@ -40,7 +39,7 @@ STATE = {"sgd": 0, "momentum": 1, "adamw": 2}
 
 
 def usual_rate(spec: RunSpec) -> float:
-    """The learning rate of a run without its schedule.
+    """The learning rate of a run after its warm-up.
 
     If it is not given, it is that of the workload, which is meant for sgd; a tenth of it with
     momentum, where a gradient counts ten times in all, 1 + 0.9 + 0.81 + ...; and 0.001 with adamw,
@@ -57,19 +56,10 @@ def usual_rate(spec: RunSpec) -> float:
 def rates(spec: RunSpec) -> np.ndarray:
     """The learning rate of each step, shape (steps,), float64.
 
-    During `warmup_steps` it grows in equal parts, up to that of the run in the last of them. After
-    that it stays (`constant`), or falls along half a cosine (`cosine`): it would be zero in the
-    first step that the run does not have any more.
+    During `warmup_steps` it grows in equal parts, up to that of the run, where it stays.
     """
-    steps = np.arange(spec.steps)
-    found = np.full(spec.steps, usual_rate(spec))
-    if spec.schedule == "cosine":
-        gone = (steps - spec.warmup_steps) / max(1, spec.steps - spec.warmup_steps)
-        found *= (1 + np.cos(np.pi * gone)) / 2
-    if spec.warmup_steps:
-        growing = steps < spec.warmup_steps
-        found[growing] = usual_rate(spec) * (steps[growing] + 1) / spec.warmup_steps
-    return found
+    grown = (np.arange(spec.steps) + 1) / max(1, spec.warmup_steps)
+    return usual_rate(spec) * np.minimum(1, grown)
 
 
 class Optimizer:
@@ -81,7 +71,7 @@ class Optimizer:
     @property
     def constant(self) -> bool:
         """True if the learning rate is the same in all steps."""
-        return self.spec.schedule == "constant" and not self.spec.warmup_steps
+        return not self.spec.warmup_steps
 
     def corrections(self, updates: Any, expm1: Callable[..., Any] = math.expm1) -> list[Any]:
         """1 - beta^updates for each of `BETAS`, for the `updates` that there were with this one.

@@ -90,7 +90,7 @@ class LossScale:
         if not self.dynamic:
             cure = "leave loss_scale out, or set a smaller one"
         elif self.value < 1:
-            cure = "training diverged: lower learning_rate, or set clip_norm"
+            cure = "training diverged: lower learning_rate"
         else:
             return
         raise LockstepError(f"the gradient of step {step} is not finite in float16: {cure}")

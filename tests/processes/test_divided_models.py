@@ -183,7 +183,7 @@ def test_attention_whose_heads_lie_side_by_side_is_the_same(batch_first: bool, b
 
 
 def test_a_model_cut_by_a_plan_learns_what_one_device_learns() -> None:
-    fields: dict[str, Any] = {"optimizer": "momentum", "clip_norm": 0.5}
+    fields: dict[str, Any] = {"optimizer": "momentum"}
     fields |= {"workload": by_hand("cut"), "framework": "torch", "steps": 20, "seed": 1}
     with start("one_device", **fields) as run:
         alone = run.wait(60)

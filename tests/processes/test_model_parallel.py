@@ -424,11 +424,11 @@ def test_what_cannot_be_cut_is_refused_before_anything_starts(
     ("name", "workers", "options"),
     [
         ("fully_sharded", 2, {}),
-        ("fully_sharded", 3, {"optimizer": "adamw", "clip_norm": 0.3, "evaluate_every": 10}),
+        ("fully_sharded", 3, {"optimizer": "adamw", "evaluate_every": 10}),
         ("tensor_parallel", 2, {}),
         ("tensor_parallel", 3, {"optimizer": "momentum"}),
         ("pipeline_parallel", 2, {}),
-        ("pipeline_parallel", 4, {"workload": "digits_deep", "clip_norm": 0.3}),
+        ("pipeline_parallel", 4, {"workload": "digits_deep"}),
     ],
 )
 def test_the_naive_page_learns_what_the_frameworks_own_learns(

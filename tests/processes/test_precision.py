@@ -125,7 +125,7 @@ def test_both_frameworks_do_the_same(precision: str, workload: str) -> None:
     ],
 )
 def test_all_skip_the_updates_that_overflow_together(framework: str, strategy: str) -> None:
-    how: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 0.02, "clip_norm": LOUDER}
+    how: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 0.02}
     parts = {} if strategy == "pipeline_parallel" else {"accumulate": 2}
     run = trained(framework, strategy, "float16", "loud", steps=20, **how, **parts)
     lost, scales = noted(run, "overflow"), noted(run, "loss_scale")

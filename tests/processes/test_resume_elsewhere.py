@@ -18,7 +18,7 @@ BATCH = 96
 SHORT = {"checkpoint_every": LEFT, "steps": LEFT}
 KINDS: dict[str, dict[str, Any]] = {
     "momentum": {"optimizer": "momentum"},
-    "adamw": {"optimizer": "adamw", "warmup_steps": 3, "clip_norm": 0.5},
+    "adamw": {"optimizer": "adamw", "warmup_steps": 3},
 }
 Place = tuple[str, int]
 """A strategy and its workers."""
@@ -59,7 +59,7 @@ def begin(framework: str, place: Place, kind: str = "momentum", **fields: Any) -
     strategy, workers = place
     usual = {"framework": framework, "global_batch": BATCH, "steps": STEPS, **KINDS.get(kind, {})}
     usual |= {} if strategy == "one_device" else {"workers": workers}
-    usual |= {"ps": 2} if "clip_norm" not in usual and "server" in strategy else {}
+    usual |= {"ps": 2} if "server" in strategy else {}
     return start(strategy, **usual | fields)
 
 

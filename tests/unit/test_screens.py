@@ -37,7 +37,7 @@ RESULT: dict[str, Any] = {
     "flops_per_step": 3637248,
     "final_loss": float("nan"),
     "test_accuracy": 0.09722222,
-    "diverged": "The loss of worker:0 became nan in step 7: lower learning_rate, or set clip_norm.",
+    "diverged": "The loss of worker:0 became nan in step 7: lower learning_rate.",
     "parameter_digest": {"worker:0": "6ec9f530853602de", "worker:1": "6ec9f530853602de"},
     "variables_on": {"worker:0/cpu": 19240, "worker:1/cpu": 19240},
     "staleness": {"mean": 0.0, "max": 0, "updates": {"0": 1200}, "by_worker": {}},

@@ -74,13 +74,6 @@ PARAMETER_SERVER = _STRATEGY(
 )
 
 
-def _check_mean(spec: RunSpec, machine: Machine) -> Refusals:
-    """A ps must know the whole mean gradient to clip it."""
-    if spec.clip_norm and spec.ps > 1:
-        why = "each ps has only its piece of the mean gradient, not the norm of all: take ps=1"
-        yield "clip_norm", why
-
-
 SYNC_PARAMETER_SERVER = _STRATEGY(
     name="sync_parameter_server",
     summary="Workers pull the variables from parameter servers, which wait for a gradient from "
@@ -93,7 +86,6 @@ SYNC_PARAMETER_SERVER = _STRATEGY(
     "TensorFlow 2 has none, this one is ours",
     source=_REVISITED,
     jobs=_BOTH,
-    check=_check_mean,
     order=100,
     default_workers=3,
     memory=partial(_memory, lambda spec: spec.workers),
@@ -125,7 +117,6 @@ def _check_backups(spec: RunSpec, machine: Machine) -> Refusals:
     elif spec.batch % counted:
         why = f"must divide evenly over the {counted} workers whose gradients count"
         yield "global_batch", why
-    yield from _check_mean(spec, machine)
 
 
 BACKUP_WORKERS = _STRATEGY(

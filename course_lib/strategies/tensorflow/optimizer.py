@@ -27,21 +27,6 @@ class Optimizer(optimizers.Optimizer):
             rate = tf.gather(tf.constant(self.rates, tf.float32), step)
         return rate, self.corrections(tf.cast(updates + 1, tf.float32), tf.math.expm1)
 
-    def clipped(self, gradients: Sequence[Any]) -> list[Any]:
-        """All gradients of the model times their `factor`."""
-        factor = self.factor(gradients)
-        return list(gradients) if factor is None else [factor * each for each in gradients]
-
-    def factor(self, gradients: Sequence[Any], scale: Any = None) -> Any:
-        """What all gradients of the model are multiplied by: it divides them by a `scale`, and
-        brings their norm down to `clip_norm` if it is above. None if there is neither.
-        """
-        most = self.spec.clip_norm
-        if most is None:
-            return None if scale is None else 1 / scale
-        scale = 1.0 if scale is None else scale
-        return most / tf.maximum(norm(gradients), scale * most)
-
     def apply(
         self, variable: Any, gradient: Any, state: Any, now: Any, finite: Any = None
     ) -> list[Any]:

@@ -80,13 +80,12 @@ def chief(task: Task) -> dict[str, Any]:
         which = number * task.spec.workers + share
         return apply_once(shard, applied[shard.task], which, number, gradients, step.optimizer)
 
-    return train(step, make_step(step, push, step.optimizer.clipped))
+    return train(step, make_step(step, push))
 
 
-def make_step(step: ServersStep, push: Push, before: Callable[..., Any] = list) -> Any:
+def make_step(step: ServersStep, push: Push) -> Any:
     """The program of a step for one share: `program([step, share, examples read ahead])`, which
-    returns a `report`. What is done with all gradients `before` they are pushed is done while they
-    are in one place.
+    returns a `report`.
 
     `after(tensors)` is the time when all of them are ready; `hold(tensors, time)` are the tensors,
     not to be used before that time. So each phase starts when the one before it has ended.
@@ -107,7 +106,6 @@ def make_step(step: ServersStep, push: Push, before: Callable[..., Any] = list) 
         pulled = after([begun, batch, *values, *others])
 
         loss, gradients, changed, scaled = compute(step, hold(values, pulled), others, batch, scale)
-        gradients = before(gradients)
         computed = device_time(number, pulled, after([loss, *gradients]))
 
         with tf.control_dependencies(push_others(step, share, others, changed)):

@@ -100,7 +100,7 @@ class Barrier:
         sums = tf.add_n([part.take() for part in self.parts])  # (parameters / ps + 1,)
         begun = after(sums)
         gradients, count = sums[:-1], sums[-1]
-        (mean,) = optimizer.clipped(hold([gradients / tf.where(count > 0, count, 1)], begun))
+        (mean,) = hold([gradients / tf.where(count > 0, count, 1)], begun)
         updates = optimizer.apply(shard.values, mean, shard.state, optimizer.at(step, step))
         with tf.control_dependencies(updates):  # the version counts what is in the values
             written = shard.version.assign_add(1)

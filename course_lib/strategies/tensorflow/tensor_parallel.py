@@ -147,7 +147,6 @@ def make_step(step: MeshStep) -> tuple[Callable[..., Any], Callable[..., Any]]:
     def apply(gradients: list[Any]) -> None:
         updates = step.count.read_value()
         now = optimizer.at(updates, updates)
-        gradients = optimizer.clipped(gradients)  # DTensor adds up the squares of all pieces
         for variable, gradient, state in zip(variables, gradients, step.state, strict=True):
             optimizer.apply(variable, gradient, state, now)
         step.count.assign_add(1)

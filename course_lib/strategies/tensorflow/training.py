@@ -70,10 +70,9 @@ def descend(training: ReplicasStep, loss: Any, means: list[Any]) -> list[Any]:
         training.seen, scale = [seen(mine)], models.first(training.scaling).read_value()
         divisor = scale if divisor is None else scale * divisor
         finite = tf.math.is_finite(training.seen[0][0])
-    factor = optimizer.factor(mine, divisor)
 
     def apply(variable: Any, mean: Any, *state: Any) -> Any:
-        mean = mean if factor is None else factor * mean
+        mean = mean if divisor is None else mean / divisor
         return optimizer.apply(variable, mean, state, now, finite)
 
     one = 1 if finite is None else tf.cast(finite, tf.int64)

@@ -64,7 +64,7 @@ def worker(task: Task) -> dict[str, Any]:
                 means = shaped(mean, step.parameters)
                 for parameter, gradient in zip(step.parameters, means, strict=True):
                     parameter.grad = gradient
-                if step.unscale_and_clip(loss):
+                if step.unscale(loss):
                     step.optimizer.step()
             scale.fill_(step.scale.value)
             meet("the update by worker:0")

@@ -71,7 +71,7 @@ def naive(task: Task) -> dict[str, Any]:
             dist.reduce_scatter_single(part.grad, gradient / workers)  # my part of the mean
             dist.all_reduce(loss)  # the mean loss, to be recorded
         with step.applying():
-            if step.unscale_and_clip(loss, norm_of_parts):
+            if step.unscale(loss, norm_of_parts):
                 step.optimizer.step()
         with step.reducing():
             dist.all_gather_single(whole, part)  # for the next step, and to measure
@@ -94,7 +94,7 @@ def worker(task: Task) -> dict[str, Any]:
             mean = loss / workers
             dist.all_reduce(mean)  # to know the loss, and what its sum is divided by
         with step.applying():
-            if step.unscale_and_clip(mean):
+            if step.unscale(mean):
                 step.optimizer.step()
         step.done(mean)
     model.set_reshard_after_forward(False)  # gathered once from here on, to measure and to sample

@@ -55,7 +55,7 @@ def naive(task: Task) -> dict[str, Any]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers  # in place
         with step.applying():
-            if step.unscale_and_clip(loss):
+            if step.unscale(loss):
                 step.optimizer.step()  # parameter -= rate * gradient
         step.done(loss)
     return step.result()
@@ -87,7 +87,7 @@ def worker(task: Task) -> dict[str, Any]:
             step.backward(inputs, targets, forward=ddp, alone=ddp.no_sync)
         loss = replica.mean_loss()
         with step.applying():
-            if step.unscale_and_clip(loss):
+            if step.unscale(loss):
                 step.optimizer.step()
         step.done(loss)
     return step.result()

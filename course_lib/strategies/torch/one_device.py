@@ -19,7 +19,7 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing():
             loss = step.backward(inputs, targets)  # (), and the gradient of each parameter
         with step.applying():
-            if step.unscale_and_clip(loss):  # unless a gradient overflowed in float16
+            if step.unscale(loss):  # unless a gradient overflowed in float16
                 step.optimizer.step()  # parameter -= rate * gradient
         step.done(loss)
     return step.result()

@@ -40,7 +40,7 @@ from course_lib.strategies.torch.models import count_of, pair
 from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import NONE, Shard, serve
-from course_lib.strategies.torch.steps import TorchStep, clip, gradients_of
+from course_lib.strategies.torch.steps import TorchStep, gradients_of
 from course_lib.strategies.torch.tensors import end_to_end, split, zeros_in
 
 
@@ -53,7 +53,6 @@ def worker(task: Task) -> dict[str, Any]:
         inputs, targets = step.read(piece % workers, workers)  # (batch / workers, features), (...,)
         with step.computing():
             loss, gradient = compute(step, inputs, targets)  # (2,) and (parameters,)
-            clip([gradient], task.spec.clip_norm)  # by the norm of the whole
         with step.reducing():  # `sync_parameter_server` passes another function here
             replies = push(servers, snapshots, loss, gradient, apply_at_once)
         servers.done(replies)

@@ -86,7 +86,7 @@ def naive(task: Task) -> dict[str, Any]:
         for message in sent:
             message.wait()
         with step.applying():
-            if step.unscale_and_clip(loss, norm_of_parts):
+            if step.unscale(loss, norm_of_parts):
                 step.optimizer.step()
         step.done(loss if k == last else None)
     return of_stage(step)
@@ -133,7 +133,7 @@ def worker(task: Task) -> dict[str, Any]:
             with step.reducing():
                 dist.broadcast(loss, src=spec.workers - 1)
         with step.applying():
-            if step.unscale_and_clip(loss, norm_of_parts):
+            if step.unscale(loss, norm_of_parts):
                 step.optimizer.step()
         step.done(loss if stage.is_last else None)
     return of_stage(step)

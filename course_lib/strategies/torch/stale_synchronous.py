@@ -26,7 +26,7 @@ from course_lib.strategies.torch.parameter_server import apply_at_once, compute,
 from course_lib.strategies.torch.rpc import Later, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep, clip
+from course_lib.strategies.torch.steps import TorchStep
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -43,7 +43,6 @@ def worker(task: Task) -> dict[str, Any]:
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
             loss, gradient = compute(step, inputs, targets)
-            clip([gradient], task.spec.clip_norm)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_at_once)
         slowest = min(reply.slowest for reply in replies)

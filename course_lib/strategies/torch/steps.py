@@ -69,16 +69,6 @@ def norm_of_parts(gradients: list[Any]) -> Any:
     return squares.sqrt()
 
 
-def clip(gradients: Sequence[Any], most: float | None, norm: torch.Tensor | None = None) -> None:
-    """Scale gradients down if their norm is above `most`.
-
-    `norm`: the norm over all gradients of the model, if these are not all.
-    """
-    if most is not None:
-        norm = norm_over(gradients) if norm is None else norm
-        scale(gradients, most / norm.clamp(min=most))
-
-
 class TorchStep(TrainingStep):
     """A training step of this task's `model`, by default that of the run's workload.
 
@@ -119,27 +109,23 @@ class TorchStep(TrainingStep):
         self._write()
         return False
 
-    def unscale_and_clip(
-        self, loss: Any, norm_of_all: Callable[[list[Any]], Any] = norm_of
-    ) -> bool:
+    def unscale(self, loss: Any, norm_of_all: Callable[[list[Any]], Any] = norm_of) -> bool:
         """Make the gradients ready for `optimizer.step()`; False if there is to be no update, as
         one of them is infinite or NaN in float16.
 
         `loss`: that of the global batch. If it is a sum and a count, the gradients are divided by
-        the count; in float16 by the loss scale as well. With `clip_norm` they are then scaled down.
+        the count; in float16 by the loss scale as well.
         `norm_of_all` returns the norm over the whole model, given this process's gradients.
         """
-        gradients, most = gradients_of(self, self.parameters), self.spec.clip_norm
+        gradients = gradients_of(self, self.parameters)
         mine = [local(gradient) for gradient in gradients]
         for tensor, gradient in zip(models.parameters_of(self.optimizer), mine, strict=True):
             tensor.grad = gradient
-        norm: Any = norm_of_all(gradients) if most or self.scale.on else None
-        if self.scale.on and not self.finite(float(norm), zeros_in(mine)):
+        if self.scale.on and not self.finite(float(norm_of_all(gradients)), zeros_in(mine)):
             return False
         divisor = models.count_of(loss) * self.scale.value
         if divisor != 1:
             scale(mine, 1 / divisor)
-        clip(mine, most, None if norm is None else norm / divisor)
         return True
 
     def draw_as(self, share: int) -> None:

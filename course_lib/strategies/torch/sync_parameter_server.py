@@ -20,7 +20,7 @@ from course_lib.strategies.torch.parameter_server import compute, pull, push
 from course_lib.strategies.torch.rpc import Gradient, Later, on_ps
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Shard, serve
-from course_lib.strategies.torch.steps import TorchStep, clip
+from course_lib.strategies.torch.steps import TorchStep
 
 
 def worker(task: Task) -> dict[str, Any]:
@@ -59,7 +59,6 @@ def apply_mean(shard: Shard) -> None:
     gradients, shard.kept = shard.kept, []
     with shard.updating(gradients):
         shard.values.grad = mean(gradients)
-        clip([shard.values.grad], shard.task.spec.clip_norm)
         shard.optimizer.step()
 
 

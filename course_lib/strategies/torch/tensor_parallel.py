@@ -92,7 +92,7 @@ def naive(task: Task) -> dict[str, Any]:
         with step.computing(1 / task.spec.workers):
             loss = step.backward(inputs, targets)
         with step.applying():
-            if step.unscale_and_clip(loss):
+            if step.unscale(loss):
                 step.optimizer.step()  # no gradient has travelled
         step.done(loss)
     return step.result()
@@ -109,7 +109,7 @@ def worker(task: Task) -> dict[str, Any]:
         with step.computing(part):
             loss = step.backward(inputs, targets)  # the same on all workers
         with step.applying():
-            if step.unscale_and_clip(loss):
+            if step.unscale(loss):
                 step.optimizer.step()
         step.done(loss)
     return step.result()
