@@ -86,11 +86,6 @@ def _plan(request: Request, spec: RunSpec, machine: Machine, warm: bool) -> Plan
         why = "When a task is lost, all are started again, as each step needs them all"
         if strategy and strategy.recovers == "alone":
             why = "A lost worker is started again while the others go on"
-        if spec.elastic:
-            why += (
-                ", with one worker fewer. Each keeps its share of the batch, so global batch and "
-            )
-            why += "learning rate shrink in proportion"
         notes.append(Reason("restarts", f"at most {spec.max_restarts}", f"{why}."))
     return plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
 

@@ -9,7 +9,6 @@ import os
 import pkgutil
 import socket
 import sys
-from collections import Counter
 from typing import Any
 
 from course_lib.cluster.task import Task
@@ -78,11 +77,8 @@ def prepare(task: Task) -> None:
     # through which torch's collectives and NCCL talk
     os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface(task.address)
     if task.spec.framework == "tensorflow":
-        # after a restart with fewer workers, some of these addresses are not used any more
-        jobs = Counter(name.partition(":")[0] for name in task.spec.tasks)
-        cluster = {job: where[: jobs[job]] for job, where in task.addresses.items()}
         this = {"type": task.job, "index": task.index}
-        os.environ["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": this})
+        os.environ["TF_CONFIG"] = json.dumps({"cluster": task.addresses, "task": this})
         if task.files.facts.network in OPEN:
             os.environ["TF_GRPC_REUSE_PORT"] = "1"  # beside the sockets of `shut_out`
         import tensorflow as tf

@@ -74,10 +74,10 @@ def spawn(arguments: Arguments, holder: int, private: list[int]) -> int:
 
 
 def begin(
-    _lifeline: object, run_dir: str, name: str, number: str, fewer: str, together: str, sock: str
+    _lifeline: object, run_dir: str, name: str, number: str, together: str, sock: str
 ) -> NoReturn:
     """Start as a fresh interpreter."""
-    attempt, files = Attempt(int(number), int(fewer), int(together)), RunDir(run_dir)
+    attempt, files = Attempt(int(number), int(together)), RunDir(run_dir)
     if files.facts.offset:
         keep_to(files.facts.offset)
     main(files, name, attempt, socket.socket(fileno=int(sock)))
@@ -130,7 +130,7 @@ def _set_up(
     """The task and its role function, from what the run directory says. `refused` is told if the
     disk takes no more events.
     """
-    spec, facts = files.spec.with_fewer(attempt.fewer), files.facts
+    spec, facts = files.spec, files.facts
     task = Task(
         name,
         spec,

@@ -18,12 +18,11 @@ from typing import NamedTuple
 
 
 class Attempt(NamedTuple):
-    """Counts the restarts before a task was started, the workers that the run has lost for good,
-    and the restarts before all were last started together.
+    """Counts the restarts before a task was started, and those before all were last started
+    together.
     """
 
     number: int = 0
-    fewer: int = 0
     together: int = 0
 
 
@@ -31,8 +30,8 @@ class Roster:
     """The tasks of one run.
 
     `services` are the jobs that serve the others and never finish by themselves. `max_restarts`:
-    how often tasks may be started again. `elastic`: a restart together takes one worker fewer.
-    `connected()`: whether the tasks have found each other, so that the others can do without one.
+    how often tasks may be started again. `connected()`: whether the tasks have found each other, so
+    that the others can do without one.
 
     `outcome` is None while the run goes on, then `finished`, `failed` or `stopped`. `alive`: tasks
     that have a process; `attempts`: the number of each task's attempt. `news`: states that the
@@ -45,13 +44,12 @@ class Roster:
         services: Iterable[str] = ("ps",),
         recovers: str = "",
         max_restarts: int = 0,
-        elastic: bool = False,
         connected: Callable[[], bool] = lambda: True,
     ) -> None:
         self.states = dict.fromkeys(tasks, "starting")
         self.alive = set(self.states)
         self.attempts = dict.fromkeys(self.states, 0)
-        self.services, self.recovers, self.elastic = tuple(services), recovers, elastic
+        self.services, self.recovers = tuple(services), recovers
         self.connected = connected
         self.outcome: str | None = None
         self.attempt = Attempt()
@@ -146,11 +144,8 @@ class Roster:
             self.outcome = "failed"
         else:
             self._left -= 1
-            number, fewer, together = self.attempt
-            if self.elastic and not alone and len(workers) > fewer + 1:
-                fewer += 1
-                self._decide("lost", [workers[-fewer]])
-            self.attempt = Attempt(number + 1, fewer, together if alone else number + 1)
+            number = self.attempt.number + 1
+            self.attempt = Attempt(number, self.attempt.together if alone else number)
             going = [t for t, state in self.states.items() if state != "lost"]
             self._decide("restarting", [task] if alone else going)
 

@@ -94,7 +94,7 @@ class Supervisor:
     def __init__(self, kernel: Channel, files: RunDir, connect: Connect) -> None:
         self.kernel, self.files = kernel, files
         spec, facts = files.spec, files.facts
-        rules = facts.services, facts.recovers, spec.max_restarts, spec.elastic
+        rules = facts.services, facts.recovers, spec.max_restarts
         self.roster = Roster(spec.tasks, *rules, self._connected)
         self.beats = Beats(files.beats, spec.tasks)
         # task -> how it was made slow or late, so that it is so again after a restart

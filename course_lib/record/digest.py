@@ -198,9 +198,9 @@ class Digest:
     @property
     def steps_done(self) -> int:
         """The number of batches' worth of examples that the run has used. Where batches may have
-        other sizes, in a learner's own functions and in a run that shrinks: of steps.
+        other sizes, in a learner's own functions: of steps.
         """
-        if self.spec.strategy == "custom" or self.spec.elastic:
+        if self.spec.strategy == "custom":
             return self._newest + 1
         examples = self.losses.examples
         return math.ceil(examples[-1] / self.spec.batch) if len(examples) else 0

@@ -121,24 +121,6 @@ class RunSpec(Settings):
         """Examples that one worker computes in a step."""
         return self.batch // self.workers
 
-    def with_fewer(self, fewer: int) -> RunSpec:
-        """The same run with so many workers less, the last ones. Each worker's share of the batch
-        stays as it was, so the global batch shrinks in proportion, and the learning rate with it.
-        """
-        if not fewer:
-            return self
-        left = self.workers - fewer
-        gone = {f"worker:{i}" for i in range(left, self.workers)}
-        return self.model_copy(
-            update={
-                "workers": left,
-                "global_batch": self.batch * left // self.workers,
-                "learning_rate": self.learning_rate and self.learning_rate * left / self.workers,
-                # the others stay where they are
-                "placement": {t: host for t, host in self.places.items() if t not in gone},
-            }
-        )
-
     def check_host(self, host: int | str, field: str = "host") -> int:
         """The number of a host, given as 1 or "host:1", if this run has it; else raises `SpecError`
         naming those that it has.

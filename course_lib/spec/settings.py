@@ -200,8 +200,3 @@ class Settings(BaseModel):
     max_restarts: Count = whole(
         0, 0, 100, "how often tasks are started again when one has failed or was killed"
     )
-    elastic: bool = flag(
-        False,
-        "a restart takes one worker fewer, the last by name, as ranks go from 0 on; batch and "
-        "learning rate shrink with it",
-    )

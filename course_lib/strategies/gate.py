@@ -19,7 +19,6 @@ from course_lib.spec.run_spec import JOBS, RunSpec
 from course_lib.spec.settings import MAX_BATCH, MAX_REPLICAS, NATIVE
 from course_lib.strategies import trial
 from course_lib.strategies.catalog import STRATEGIES, find, missing
-from course_lib.strategies.optimizers import usual_rate
 from course_lib.strategies.strategy import Refusals, Strategy
 from course_lib.workloads.sketch import Sketch
 
@@ -77,8 +76,6 @@ def admit(request: Request, machine: Machine) -> Request:
     if request.strategy is None:
         request.spec = spec.complete(unused=("steps", "global_batch"))  # functions may have others
         return request
-    if spec.elastic:  # from what it shrinks
-        spec = spec.model_copy(update={"learning_rate": usual_rate(spec)})
     request.spec = spec.complete(unused_fields(spec))
     return request
 
@@ -238,14 +235,6 @@ def _flags(spec: RunSpec) -> Refusals:
     for name in () if spec.on_nodes else OF_RAY:
         if getattr(spec, name) != RunSpec.model_fields[name].default:
             yield name, NO_CLUSTER
-    if spec.elastic and not spec.max_restarts:
-        yield "elastic", "it says how to restart, and this run does not: set max_restarts"
-    if spec.elastic and spec.sampler == "per_worker":
-        why = "nobody would read the part of the data that a lost worker had"
-        yield "elastic", f"{why}: leave one out"
-    if spec.elastic and spec.all_reduce != NATIVE:
-        why = f"{spec.all_reduce} is made for {spec.workers} workers"
-        yield "elastic", f"{why}: leave all_reduce out"
     for name, goes in {"evaluate_every": "the accuracy goes", "record_examples": "they go"}.items():
         if getattr(spec, name) and not spec.trace:
             yield name, f"{goes} into the trace, and this run has none: leave one out"

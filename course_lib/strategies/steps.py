@@ -57,9 +57,9 @@ class TrainingStep(Phases, ABC):
     with the others, as nobody has the whole model.
 
     The first `begin` goes back to the last checkpoint, if the run goes on from one, and `done`
-    leaves one when it is due (`saving.py`): each of the `writers` leaves a part of it. After a
-    restart with fewer workers, whose batches are smaller, the run has read more examples than steps
-    of this size would make: it is `ahead` by so many.
+    leaves one when it is due (`saving.py`): each of the `writers` leaves a part of it. After one
+    of larger batches, the run has read more examples than steps of this size would make: it is
+    `ahead` by so many.
 
     The `first` of the tasks that hold the same saves the trained weights in the end.
     """

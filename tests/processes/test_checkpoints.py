@@ -16,7 +16,7 @@ import pytest
 from course_lib import Run, Workload, start
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.record.checkpoints import MANIFEST
-from course_lib.record.events import Lifecycle, Metric, Phase, Read
+from course_lib.record.events import Lifecycle, Metric, Phase
 from tests.helpers import losses, until
 from tests.own_models import LARGEST
 
@@ -199,28 +199,6 @@ def being_saved(run: Run, attempt: int, beyond: int) -> bool:
 
 def attempt_of(checkpoint: Path) -> int:
     return int(checkpoint.suffix.removeprefix(".") or 0)
-
-
-def test_with_one_worker_fewer_no_example_is_skipped_and_none_is_used_twice() -> None:
-    curves = []
-    for strategy in ("multi_worker_mirrored", "fully_sharded"):
-        fields: dict[str, Any] = {"workers": 4, "global_batch": 128, "optimizer": "momentum"}
-        fields |= {"steps": STEPS, "checkpoint_every": EVERY, "max_restarts": 1, "elastic": True}
-        faults = ["kill worker:2 at step 9"]
-        with start(
-            strategy, framework="torch", record_examples=True, faults=faults, **fields
-        ) as run:
-            result = run.wait(100).result
-        assert result["tasks_lost"] == ["worker:3"] and result["restarts"] == 1
-        again = min(e.at for e in run.trace.all(Lifecycle, state="starting", attempt=1))
-        used = [e for e in run.trace.all(Read) if e.at > again or e.step < EVERY]
-        epochs = [[x for e in used if e.epoch == n for x in e.examples] for n in (0, 1)]
-        assert sorted(epochs[0]) == list(range(1437))
-        assert len(epochs[1]) == len(set(epochs[1])) == 6 * 128 + 10 * 96 - 1437
-        found = [m for m in run.trace.all(Metric, "worker:0", name="loss") if m.at > again]
-        assert [m.samples for m in found] == [6 * 128 + n * 96 for n in range(1, 11)]
-        curves.append([m.value for m in found])
-    assert curves[1] == pytest.approx(curves[0], rel=1e-4)  # copies and shards go on alike
 
 
 def test_a_finished_run_goes_on_with_more_steps() -> None:

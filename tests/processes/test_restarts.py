@@ -38,12 +38,6 @@ def test_all_tasks_of_a_function_start_again_together(start_method: str) -> None
     assert "restarts: at most 1. When a task is lost, all are started again" in str(run.plan)
 
 
-def test_elastic_a_restart_goes_on_with_one_worker_fewer() -> None:
-    run = start(killed_once, workers=3, max_restarts=1, elastic=True, global_batch=96).wait(60)
-    assert run.result == {"worker:0": (1, 2), "worker:1": (1, 2)}
-    assert run.tasks["worker:2"] == "lost"
-
-
 def test_when_no_restart_is_left_the_failure_of_the_last_attempt_is_told() -> None:
     def work(task: Any) -> None:
         if task.index == task.attempt:

@@ -81,12 +81,3 @@ def test_a_task_that_was_killed_goes_on_once_it_is_started_again() -> None:
         *attempt(1, 6, range(2, 4)),
     ]
     assert Digest.of(SPEC, Trace(events)).fates("worker:1") == [("killed", 5.0, 6.0)]
-
-
-def test_a_run_that_shrinks_has_done_its_steps_with_fewer_examples() -> None:
-    events: list[Event] = [
-        Metric("worker:0", "loss", 1.0, step, samples, float(step))
-        for step, samples in enumerate((8, 16, 20, 24))
-    ]
-    spec = SPEC.model_copy(update={"elastic": True, "max_restarts": 1})
-    assert Digest.of(spec, Trace(events), 0.0).steps_done == 4

@@ -207,7 +207,7 @@ OWN = [
 
 @pytest.mark.parametrize(("name", "field"), OWN)
 def test_what_was_set_counts_even_if_it_is_the_default(name: str, field: str) -> None:
-    given = {"emulate": False, "overlap": True, "bucket_mb": 1.0, "elastic": False}
+    given = {"emulate": False, "overlap": True, "bucket_mb": 1.0}
     usual = given.get(field, RunSpec.model_fields[field].default or "hierarchical_copy")
     with pytest.raises(SpecError, match=f"{name} has no use for it: leave it out") as caught:
         spec_for(

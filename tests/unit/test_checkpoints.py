@@ -18,7 +18,7 @@ from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import saving
 from course_lib.strategies.precision import LossScale
 from course_lib.workloads import load, order
-from tests.helpers import examples_of, judged, spec_for
+from tests.helpers import examples_of, spec_for
 
 NUMBERS = {"samples": 5120, "updates": 40}
 
@@ -333,8 +333,3 @@ def test_smaller_batches_after_larger_ones_skip_no_example_and_repeat_none() -> 
     whole = np.concatenate([examples_of(workload, step, 0, 128) for step in range(20)])
     read = np.concatenate([*before, *(indices for _, indices in pieces)])
     assert np.array_equal(read, whole[: 640 + 960])  # the order that larger batches would have had
-
-
-def test_a_run_whose_workers_have_their_own_part_of_the_data_cannot_shrink() -> None:
-    with pytest.raises(SpecError, match="nobody would read the part of the data"):
-        judged(RunSpec(sampler="per_worker", elastic=True, max_restarts=1))

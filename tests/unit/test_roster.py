@@ -99,10 +99,10 @@ def test_a_signal_is_told_by_its_name_or_its_number(status: int, name: str) -> N
 WORKERS = ("worker:0", "worker:1", "worker:2")
 
 
-def recovering(how: str, restarts: int = 1, elastic: bool = False, ps: int = 0) -> Roster:
+def recovering(how: str, restarts: int = 1, ps: int = 0) -> Roster:
     """A roster of three workers that run, and parameter servers."""
     tasks = [*WORKERS, *(f"ps:{i}" for i in range(ps))]
-    it = Roster(tasks, ("ps",), how, restarts, elastic)
+    it = Roster(tasks, ("ps",), how, restarts)
     for task in tasks:
         it.report(task, "running")
     return it
@@ -188,7 +188,7 @@ def test_alone_the_others_go_on_without_a_worker_whose_node_is_gone() -> None:
     assert (it.states["worker:1"], it.ending, it.ready) == ("lost", set(), [])
     assert it.exited("worker:2", 1)
     assert it.ready == ["worker:2"]
-    assert it.attempt == Attempt(1, 0, together=0)
+    assert it.attempt == Attempt(1, together=0)
 
 
 def test_a_restart_on_a_node_that_was_gone_already_does_not_count() -> None:
@@ -222,19 +222,6 @@ def test_while_tasks_still_connect_none_can_do_without_a_worker(restarts: int) -
     it.exited("worker:1", -signal.SIGKILL)
     assert (it.outcome, it.ending) == (None if restarts else "failed", {"worker:0", "worker:2"})
     assert it.news == [(task, "restarting") for task in WORKERS * restarts]
-
-
-def test_elastic_a_restart_has_one_worker_fewer() -> None:
-    it = recovering("together", restarts=3, elastic=True)
-    for left in (2, 1, 1):
-        for task in it.alive.copy():
-            it.exited(task, -signal.SIGKILL)
-        assert it.ready == list(WORKERS[:left])
-        for task in it.ready:
-            it.started(task)
-    assert it.attempt == Attempt(3, 2, together=3)
-    it.report("worker:0", "done")
-    assert it.outcome == "finished"
 
 
 def test_a_stop_ends_a_run_that_restarts() -> None:

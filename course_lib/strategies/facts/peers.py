@@ -40,7 +40,7 @@ MULTI_WORKER_MIRRORED = Strategy(
     order=40,
     check=_check_native,
     takes_schedule=True,
-    takes=("overlap", "bucket_mb", "elastic"),
+    takes=("overlap", "bucket_mb"),
 )
 
 
@@ -85,7 +85,7 @@ FULLY_SHARDED = Strategy(
         "All-gathers of parameters and a reduce-scatter of gradients take its place."
     ),
     memory=_sharded_memory,
-    takes=("overlap", "elastic"),
+    takes=("overlap",),
 )
 
 

@@ -21,8 +21,7 @@ the size of a bucket, such as that of `digits`, has one, and nothing overlaps; m
 are many messages, each of which has its latency.
 
 If a worker is lost, no other can finish the step, and the run fails. With `max_restarts` all go
-back to the last checkpoint, which worker 0 saves for all; with `elastic` they go on from there with
-one worker fewer, with smaller batches and, in proportion, a smaller learning rate.
+back to the last checkpoint, which worker 0 saves for all.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
 2020; Goyal et al., "Accurate, Large Minibatch SGD", 2017, for the learning rate.
