@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all lint unit ray notebooks bench picture exercises screenshots format clean
+.PHONY: help lab test test-all lint unit ray notebooks bench picture exercises screens screenshots format clean
 
 help:
 	@echo "make lab    set up and open the course in JupyterLab"
@@ -62,6 +62,11 @@ picture: $(VENV)/.test
 # The exercises, from the solutions; nbgrader takes the answers out.
 exercises: $(VENV)/.test
 	@$(BIN)/lockstep exercises
+
+# What learners read, as it is now, into tests/unit/screens/: look at the difference.
+screens: $(VENV)/.test
+	@rm -f tests/unit/screens/*.txt
+	@LOCKSTEP_SCREENS=write $(BIN)/python -m pytest -q -n 3 $$(grep -rl --include='test_*.py' 'tests.screens import' tests)
 
 # Every widget, light and dark, into screenshots/.
 screenshots: $(VENV)/.test

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest.register_assert_rewrite("tests.screens")
 HOME = tempfile.mkdtemp(prefix="lockstep-tests-")
 # also the mark by which our processes are known: all of them inherit it
 os.environ["LOCKSTEP_HOME"] = HOME

@@ -30,6 +30,7 @@ from course_lib.spec.run_spec import RunSpec
 from tests import made_up
 from tests.conftest import HOME, processes_of
 from tests.helpers import ALL_REDUCE, lockstep, until
+from tests.screens import says
 
 FIELDS = {
     *(
@@ -111,7 +112,7 @@ def test_one_device_leaves_out_workers_that_it_cannot_have_and_says_so() -> None
         "run", "one_device", "--framework", "torch", "--workers", "2", "--steps", "5", "--json"
     )
     assert (done.returncode, json.loads(done.stdout)["workers"]) == (0, 1)
-    assert "one_device has one worker: --workers 2 is left out" in done.stderr
+    assert "--workers 2" in done.stderr
 
 
 def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> None:
@@ -127,171 +128,110 @@ by the formula    18.8 KiB   18.8 KiB              0 B       69 KiB        -
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    "arguments",
     [
-        ("run multi_worker_miror", "did you mean 'multi_worker_mirrored'?"),
-        ("run --framework tenserflow", "did you mean 'tensorflow'?"),
-        ("run --workload digts", "did you mean 'digits'?"),
-        ("run --workers 0", "workers=0: allowed: a whole number from 1 to 256"),
-        ("run --workers=-1", "workers=-1: allowed"),
-        ("run --workers 10000", "workers=10000: allowed"),
-        ("run --workers many", "workers='many': allowed: a whole number from 1 to 256"),
-        (
-            "run --workers 3 --global-batch 100",
-            "global_batch=100: must divide evenly over 3 workers, such as 99 or 102",
-        ),
-        ("run --slow worker:9=2", "this run has worker:0 to worker:3"),
-        ("run --slow worker:1=0.1", "a factor from 1"),
-        ("run --slow fast", "worker:1=3"),
-        ("run --run-dir /proc/nowhere", "cannot be written"),
-        ("run --parameters 10 --workload wide", "1000 to 50000000"),
-        ("run --nonsense", "--nonsense"),
-        ("nonsense", "nonsense"),
-        ("picture /nowhere --out /tmp/x.svg", "the directory of a run"),
-        ("run --all-reduce rign", "all_reduce='rign': did you mean 'ring'? allowed: native, "),
-        ("run --hosts 9", "hosts=9: at most 4, one for each worker"),
-        ("run --hosts 0", "hosts=0: allowed: a whole number from 1"),
-        ("run one_device --all-reduce ring", "one_device has no all-reduce to replace"),
-        ("allreduce rign", "algorithm='rign': did you mean 'ring'? allowed: reduce_to_one, "),
-        ("allreduce ring_all_gather", "algorithm='ring_all_gather': "),
-        ("allreduce --workers 0", "workers=0: a whole number from 1"),
-        (
-            "allreduce --workers 300",
-            "workers=300: a whole number from 1 to 256; more than that can be simulated",
-        ),
-        ("allreduce --workers many", "--workers"),
-        ("allreduce --hosts 9", "hosts=9: a number from 1 to 4"),
-        ("allreduce --all --hosts 9 --simulate", "hosts=9: a number from 1 to 4"),
-        ("allreduce --bytes much", "bytes='much': a number of bytes, such as 4MiB"),
-        (
-            "allreduce --bytes 6",
-            "bytes=6: a whole number of float32 elements of 4 bytes, such as 4 or 8",
-        ),
-        ("allreduce --bytes 4000TiB", "bytes='4000TiB': "),
-        ("allreduce --bytes 4000000GiB", "bytes=4294967296000000: needs "),
-        ("allreduce --dtype float31", "dtype='float31': the name of a numpy dtype"),
-        ("allreduce --dtype str", "dtype='"),
-        ("allreduce --dtype object", "dtype='"),
-        (
-            "run fully_sharded --framework tensorflow",
-            "framework='tensorflow': fully_sharded is built in torch only: leave it out",
-        ),
-        ("run tpu --framework torch", "Use --framework tensorflow."),
-        (
-            "run one_device --backups 1",
-            "backups=1: one_device has no use for it: leave it out (it is for backup_workers)",
-        ),
-        (
-            "run mirrored --pipeline 1f1b",
-            (
-                "pipeline='1f1b': mirrored has no use for it: leave it out (it is for"
-                " pipeline_parallel)"
-            ),
-        ),
-        (
-            "run --parameters 1000000",
-            "parameters=1000000: digits has no use for it: leave it out (it is for wide)",
-        ),
-        (
-            "run --evaluate-every 5 --no-trace",
-            (
-                "evaluate_every=5: the accuracy goes into the trace, and this run has none: leave"
-                " one out"
-            ),
-        ),
-        (
-            "run tensor_parallel --workers 3",
-            "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8",
-        ),
-        (
-            "run mirrored --workers 3 --global-batch 128",
-            "global_batch=128: must divide evenly over 3 devices, such as 126 or 129",
-        ),
-        (
-            "run --workload mnist",
-            "workload='mnist': allowed: digits, digits_cnn, digits_deep, wide",
-        ),
-        ("run --steps -5", "steps=-5: allowed: a whole number from 1"),
-        ("run --device-ms 20ms", "device_ms='20ms': allowed: milliseconds, from 0 to 60000"),
-        ("run --slow worker:1=-2", "slow=-2.0: allowed: task=factor, with a factor from 1"),
-        ("run --mbit 100", "a link is between hosts, and there is one: set hosts to 2 or more"),
-        ("run --link 0=50", "a link is between hosts, and there is one: set hosts to 2 or more"),
-        ("run --hosts 2 --link 7=50", "links=7: this run has the hosts 0, 1"),
-        (
-            "run --hosts 2 --link 1=fast",
-            "link='fast': Mbit/s, ms of delay and the share that is lost, or the first of these, "
-            "such as 50 or 50,2.5,0.01",
-        ),
-        ("run --hosts 2 --link 1=-50", "mbit=-50.0: allowed: megabits a second, above 0"),
-        (
-            "run mirrored --hosts 2",
-            (
-                "hosts=2: mirrored with tensorflow is one process, so on one host: leave it out"
-                " (multi_worker_mirrored can"
-            ),
-        ),
-        (
-            "run central_storage --framework torch --mbit 5",
-            "lie in memory that all its workers share, so on one host: leave it out",
-        ),
-        ("run multi_worker_mirrored mirrored", "unexpected extra argument"),
-        (
-            "race mirrored",
-            (
-                "race='mirrored': two strategies or more, such as: lockstep race one_device"
-                " multi_worker_mirrored"
-            ),
-        ),
-        ("race mirrored mirorred", "did you mean 'mirrored'?"),
-        ("race mirrored,wrkers=3 one_device", "field='wrkers': did you mean 'workers'?"),
-        (
-            "race mirrored one_device --target-accuracy 90",
-            "target_accuracy=90.0: a number above 0, at most 1, such as 0.9",
-        ),
-        (
-            "race mirrored one_device --hosts 9",
-            "hosts=9: mirrored with tensorflow is one process, so on one host",
-        ),
-        ("allreduce --bytes -4", "bytes='-4': a number of bytes, such as 4MiB, 64KiB or 1000"),
-        ("allreduce --hosts 2 --mbit -3", "mbit=-3.0: allowed: megabits a second, above 0"),
-        ("stage rng", "algorithm='rng': did you mean 'ring'?"),
-        (
-            "stage --round 3 --out x.html",
-            "round=3: is for a still picture: take an --out that ends in .svg",
-        ),
-        (
-            "stage --mbit 100 --hosts 1 --out x.html",
-            "a link is between hosts, and there is one: set hosts to 2 or more",
-        ),
-        (
-            "race mirrored,seed=1 one_device",
-            "seed=0: (one_device) must be the same for all entrants of a race, and mirrored has 1",
-        ),
-        ("check notebooks", "notebook='notebooks': no exercise of this course is in it"),
-        ("stage --out x.png", "out='x.png': a file that ends in .html or .svg"),
-        (
-            "watch /proc",
-            "run_dir='/proc': the directory of a run, or of a race with its runs in it",
-        ),
-        ("check README.md", "cannot be read as a notebook"),
-        ("strategies mirored", "did you mean 'mirrored'?"),
+        "run multi_worker_miror",
+        "run --framework tenserflow",
+        "run --workload digts",
+        "run --workers 0",
+        "run --workers=-1",
+        "run --workers 10000",
+        "run --workers many",
+        "run --workers 3 --global-batch 100",
+        "run --slow worker:9=2",
+        "run --slow worker:1=0.1",
+        "run --slow fast",
+        "run --run-dir /proc/nowhere",
+        "run --parameters 10 --workload wide",
+        "picture /nowhere --out /tmp/x.svg",
+        "run --all-reduce rign",
+        "run --hosts 9",
+        "run --hosts 0",
+        "run one_device --all-reduce ring",
+        "allreduce rign",
+        "allreduce ring_all_gather",
+        "allreduce --workers 0",
+        "allreduce --workers 300",
+        "allreduce --hosts 9",
+        "allreduce --all --hosts 9 --simulate",
+        "allreduce --bytes much",
+        "allreduce --bytes 6",
+        "allreduce --bytes 4000TiB",
+        "allreduce --bytes 4000000GiB",
+        "allreduce --dtype float31",
+        "allreduce --dtype str",
+        "allreduce --dtype object",
+        "run fully_sharded --framework tensorflow",
+        "run tpu --framework torch",
+        "run one_device --backups 1",
+        "run mirrored --pipeline 1f1b",
+        "run --parameters 1000000",
+        "run --evaluate-every 5 --no-trace",
+        "run tensor_parallel --workers 3",
+        "run mirrored --workers 3 --global-batch 128",
+        "run --workload mnist",
+        "run --steps -5",
+        "run --device-ms 20ms",
+        "run --slow worker:1=-2",
+        "run --mbit 100",
+        "run --link 0=50",
+        "run --hosts 2 --link 7=50",
+        "run --hosts 2 --link 1=fast",
+        "run --hosts 2 --link 1=-50",
+        "run mirrored --hosts 2",
+        "run central_storage --framework torch --mbit 5",
+        "race mirrored",
+        "race mirrored mirorred",
+        "race mirrored,wrkers=3 one_device",
+        "race mirrored one_device --target-accuracy 90",
+        "race mirrored one_device --hosts 9",
+        "allreduce --bytes -4",
+        "allreduce --hosts 2 --mbit -3",
+        "stage rng",
+        "stage --round 3 --out x.html",
+        "stage --mbit 100 --hosts 1 --out x.html",
+        "race mirrored,seed=1 one_device",
+        "check notebooks",
+        "stage --out x.png",
+        "watch /proc",
+        "check README.md",
+        "strategies mirored",
     ],
 )
 def test_bad_input_is_told_in_one_line_before_any_process_with_what_would_be_right(
-    arguments: str, says: str, capsys: pytest.CaptureFixture[str]
+    arguments: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments.split())
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (2, "")
-    assert says in err
     assert len(err.strip().splitlines()) == 1
+    says("command_line", arguments, re.sub(r"[\d.]+ GB are free", "# GB are free", err))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        ("run --nonsense", "--nonsense"),
+        ("nonsense", "nonsense"),
+        ("allreduce --workers many", "--workers"),
+        ("run multi_worker_mirrored mirrored", "mirrored"),
+    ],
+)
+def test_what_the_command_line_cannot_read_is_named_in_one_line(
+    arguments: str, names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments.split())
+    out, err = capsys.readouterr()
+    assert (ended.value.code, out) == (2, "")
+    assert names in err and len(err.strip().splitlines()) == 1
 
 
 def test_bad_input_ends_the_process_with_exit_code_2() -> None:
     done = lockstep("run", "--workers", "0")
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "lockstep: workers=0: allowed: a whole number from 1 to 256\n"
+    assert done.stderr.startswith("lockstep: workers=0: ")
 
 
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
@@ -321,7 +261,7 @@ def test_a_run_that_takes_too_long_is_ended_with_exit_code_1() -> None:
     )
     assert done.returncode == 1
     # on a busy machine some of them are still starting, and come first
-    assert "not over after 6 s (--timeout), so it was stopped: worker:" in done.stderr
+    assert re.search(r" 6 s .*--timeout.*: worker:", done.stderr)
     until(lambda: {p.pid for p in processes_of(HOME)} <= before, "its processes to be gone")
 
 
@@ -418,9 +358,7 @@ def test_an_algorithm_that_is_wrong_is_told_with_the_reason(
         main(["allreduce", "ring", "tree", "--simulate"])
     assert ended.value.code == 1
     told = capsys.readouterr().err
-    assert told.startswith("ring is wrong: ") and "chunk 1 of rank 0 lacks" in " ".join(
-        told.split()
-    )
+    assert told.startswith("ring is wrong: ") and "chunk 1 of rank 0" in " ".join(told.split())
 
 
 def test_a_command_that_is_told_to_end_clears_up(tmp_path: Path) -> None:
@@ -458,9 +396,9 @@ def test_an_interrupted_run_says_on_a_terminal_how_far_it_was(tmp_path: Path) ->
         os.close(terminal)
     assert run.returncode == 130
     _, _, after = shown.decode().replace("\r\n", "\n").partition("interrupted once, ")
-    assert re.search(r"one_device: \d+ of 100000 steps were done\. The record of this run:", after)
+    assert re.search(r"one_device: \d+ of 100000 ", after)
     assert f"{tmp_path / 'run'}\n" in after
-    assert after.endswith("lockstep: interrupted; what this command had started was stopped\n")
+    assert after.splitlines()[-1].startswith("lockstep: interrupted")
 
 
 def test_a_terminal_that_knows_ascii_only_gets_similar_characters(
@@ -510,7 +448,7 @@ def test_a_kernel_that_has_run_no_cell_says_where_a_missing_name_is_defined(
     hear = {"output_hook": lambda message: said.append(message["content"].get("text", ""))}
     try:
         client.execute_interactive("print(ring)", timeout=60, **hear)
-        assert "    ring = 4\n\nRun that cell first" in "".join(said)
+        assert "    ring = 4\n\n" in "".join(said)
         names = "import os; print([mine, '_begin' in dir(), *os.environ])"
         client.execute_interactive(names, timeout=60, **hear)
     finally:
@@ -543,7 +481,7 @@ def test_a_copy_of_the_course_is_what_jupyterlab_opens(
 ) -> None:
     command, _ = asked_of_jupyter(monkeypatch, "--copy-to", str(tmp_path))
     assert f"--ServerApp.root_dir={tmp_path.resolve()}" in command
-    assert "Your copy of the course" in capsys.readouterr().out
+    assert "copy" in capsys.readouterr().out
     names = {path.name for path in tmp_path.rglob("*.ipynb")}
     assert {"03_synchronous_training.ipynb", "04_allreduce_from_scratch.ipynb"} <= names
 

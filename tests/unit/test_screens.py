@@ -1,13 +1,10 @@
 """What commands print, at 80 and 120 columns, beside what they printed when somebody last looked:
-`screens/NAME.WIDTH.txt`. After a change that is meant, `LOCKSTEP_SCREENS=write pytest` this file,
-and look at the difference.
+`screens/NAME.WIDTH.txt`. After a change that is meant, `make screens`, and look at the difference.
 """
 
-import os
 import re
 import sys
 from collections.abc import Callable
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,9 +19,9 @@ from course_lib.errors import Unavailable
 from course_lib.reduction.allreduce import compare
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.made_up import LAPTOP, lockstep
+from tests.screens import as_last_read
 from tests.unit.test_racing import comparing, of
 
-SCREENS = Path(__file__).parent / "screens"
 CODES = re.compile(r"\x1b\[[\d;]*m")
 RESULT: dict[str, Any] = {
     "strategy": "multi_worker_mirrored",
@@ -140,12 +137,9 @@ def screen(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) 
 @pytest.mark.parametrize("width", [80, 120])
 @pytest.mark.parametrize("name", SHOWN)
 def test_a_screen_is_as_it_was_when_somebody_looked(screen: Any, name: str, width: int) -> None:
-    shown, kept = screen(name, width), SCREENS / f"{name}.{width}.txt"
+    shown = screen(name, width)
     assert max(len(line) for line in shown.splitlines() if " " in line) <= width
-    if os.environ.get("LOCKSTEP_SCREENS") == "write":
-        kept.parent.mkdir(exist_ok=True)
-        kept.write_text(shown)
-    assert shown == kept.read_text()
+    as_last_read(f"{name}.{width}", shown)
 
 
 @pytest.mark.parametrize("name", [name for name in SHOWN if name != "watch"])
