@@ -13,7 +13,7 @@ from course_lib.record.events import Phase
 from course_lib.widgets.kit import Inside, Markup, element, page
 from course_lib.widgets.stage.scene import Played
 from course_lib.widgets.stage.still import film_svg, filmed
-from course_lib.widgets.timeline.still import lanes_svg
+from course_lib.widgets.timeline.scene import lanes_svg
 
 MARKS = {  # state -> colour, sign in a circle of 24 x 24
     "passed": ("#009E73", "M6.5 12.5l4 4 7-8.5"),

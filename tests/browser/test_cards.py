@@ -4,6 +4,7 @@ and in JupyterLab.
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from nbconvert import HTMLExporter
@@ -15,7 +16,6 @@ from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard, StrategyTable, Timeline
-from course_lib.widgets.timeline import Traceable
 from tests.browser.lab import Tab, opened
 from tests.made_up import EVENTS, training
 
@@ -50,7 +50,7 @@ def view(page: Page) -> tuple[float, float]:
     )
 
 
-def focused(tab: Tab, given: Traceable, folder: Path) -> Page:
+def focused(tab: Tab, given: Any, folder: Path) -> Page:
     """The page of a timeline, whose lanes have the focus."""
     page = tab.open(Timeline(given).to_html(folder / "t.html"))
     page.locator(LANES).focus()

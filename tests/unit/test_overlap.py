@@ -11,7 +11,7 @@ from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
 from course_lib.widgets.board.lanes import NAMES, NOTHING, TimeWindow, lanes
-from course_lib.widgets.timeline.still import lanes_svg
+from course_lib.widgets.timeline.scene import lanes_svg
 
 Span = tuple[str, float, float]
 

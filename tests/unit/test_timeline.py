@@ -34,8 +34,7 @@ from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.kit.palette import PHASE
 from course_lib.widgets.timeline import source
-from course_lib.widgets.timeline.scene import packed
-from course_lib.widgets.timeline.still import lanes_svg, messages_svg
+from course_lib.widgets.timeline.scene import lanes_svg, messages_svg, packed
 from tests.made_up import EVENTS, training
 
 
@@ -214,7 +213,7 @@ def test_faults_last_until_what_ends_them() -> None:
         if f["state"] not in ("resumed", "full speed", "steady")
     ]
     assert found == [
-        ("worker:1", "slowed", 0.0, 6.0),
+        ("worker:1", "slowed", 0.0, 6.5),
         ("worker:0", "slowed", 1.0, 2.0),
         ("worker:1", "paused", 2.5, 3.0),
         ("worker:0", "jittered", 3.0, 3.2),
@@ -311,8 +310,8 @@ def test_a_live_run_is_read_on_when_asked_for() -> None:
 def test_the_table_says_for_whom_each_task_waited_what_was_sent_and_what_befell_it() -> None:
     text = Timeline(Trace([*EVENTS, Lifecycle("worker:1", "killed", "", 7.0)])).table()
     text = " ".join(text.split())  # columns are as wide as what is in them
-    assert "worker:0 waited 2.00 s, for worker:1 (1 times)" in text
-    assert "worker:0 to worker:1 1 messages 1024 bytes" in text
+    assert "worker:0 waited for worker:1 1 times 2.00 s" in text
+    assert "worker:0 to worker:1 1 times 1024 bytes" in text
     assert "7.00 s worker:1 killed" in text
 
 
@@ -350,7 +349,7 @@ def test_the_button_for_perfetto_says_where_the_file_is(
 
 def test_the_page_asks_nobody_for_anything_and_has_the_table(tmp_path: Path) -> None:
     page = Timeline(Trace(EVENTS)).to_html(tmp_path / "t.html").read_text()
-    assert "waited 2.00 s, for worker:1" in page
+    assert "worker:0 waited for worker:1" in page
     assert "http" not in page.replace("http://www.w3.org", "")
 
 

@@ -20,7 +20,7 @@ from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import AllReduceStage, Predict, TrainingBoard
 from course_lib.widgets.board.lanes import NAMES
 from course_lib.widgets.kit import svg, widget
-from course_lib.widgets.timeline.still import lanes_svg
+from course_lib.widgets.timeline.scene import lanes_svg
 from tests.made_up import EVENTS
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 from uuid import uuid4
 
+import anywidget
 import comm
 from IPython import get_ipython
 from IPython.display import display
@@ -121,9 +122,9 @@ class Pictured:
         """Its present state as text."""
         raise NotImplementedError
 
-    def still(self, path: Path | str) -> Path:
-        """Write the picture to a file, and return its path."""
-        return page.save(path, self.picture())
+    def still(self, path: Path | str, *which: Any, **options: Any) -> Path:
+        """Write the `picture`, with options of it, to a file, and return its path."""
+        return page.save(path, self.picture(*which, **options))
 
     def _ipython_display_(self) -> None:
         self._place = self._place or uuid4().hex
@@ -157,6 +158,14 @@ class Pictured:
             return bundle(self.picture(), repr(self))
         except ValueError:  # nothing to draw, or too much
             return bundle(words(self.table()), repr(self))
+
+
+class Scripted(Pictured, anywidget.AnyWidget):
+    """A widget that a script of its own draws, in a notebook or on a page."""
+
+    def to_html(self, path: Path | str, title: str = "") -> Path:
+        """Write a page with the same widget that needs no kernel or network; return its path."""
+        return page.save(path, page.html(self, title or repr(self), self.table()))
 
 
 def bundle(picture: str, description: str) -> dict[str, str]:

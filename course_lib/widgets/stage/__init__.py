@@ -7,10 +7,8 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
-import anywidget
 import traitlets as t
 
 from course_lib import text
@@ -19,7 +17,7 @@ from course_lib.errors import SpecError
 from course_lib.spec.fields import Link, parse_bytes
 from course_lib.text import count
 from course_lib.widgets.kit import page
-from course_lib.widgets.kit.widget import Pictured, hidden, takes
+from course_lib.widgets.kit.widget import Scripted, hidden, takes
 from course_lib.widgets.stage.scene import PALETTE, Reduced, Setting, alike, limits, stage
 from course_lib.widgets.stage.still import still_svg
 
@@ -39,7 +37,7 @@ result for each, as `course_lib.reduction.allreduce.compare`; it calls `watch` w
 """
 
 
-class AllReduceStage(Pictured, anywidget.AnyWidget):
+class AllReduceStage(Scripted):
     """Algorithms side by side: play, pause, step a round, scrub. A cell shows it as its last value.
 
     `algorithms`: names, functions `workers -> Schedule` of your own, or results of
@@ -117,19 +115,10 @@ class AllReduceStage(Pictured, anywidget.AnyWidget):
         facts = [text.table([HEADS, *rows])] if rows else []
         return "\n".join([self.setting.words("simulated")["about"], *facts, *problems])
 
-    def to_html(self, path: Path | str, title: str = "") -> Path:
-        """Write a page that plays without a kernel or a network; return its path."""
-        title = title or f"All-reduce: {' beside '.join(one.label for one in self.staged)}"
-        return page.save(path, page.html(self, title, self.table()))
-
-    def still(self, path: Path | str, round: int | None = None) -> Path:
-        """Write an SVG picture for slides: the state after `round` rounds (default: half of the
-        shortest), and what moves next.
-        """
-        return page.save(path, self.picture(round))
-
     def picture(self, round: int | None = None) -> str:
-        """The same as SVG. Default: where it stands now, if it has been moved."""
+        """An SVG picture: the state after `round` rounds, and what moves next. Default: where it
+        stands now, if it has been moved, or else half of the shortest.
+        """
         about = self.setting.words("simulated")["about"]
         round = self._rounds if round is None else round
         return still_svg(self.staged, self.setting.bytes, about, round)
