@@ -140,12 +140,12 @@ class StartTimeout(LockstepError):
         text = (
             f"only {len(self.arrived)}/{total} tasks arrived after {seconds:.0f} s; "
             f"still waiting for {', '.join(self.waiting_for)}. "
-            "Look at their stderr.log in the run directory, or raise start_timeout."
+            "Look at their stderr.log in the run directory."
         )
         if importing:
             text = (
                 f"{importing} was not imported after {seconds:.0f} s, so no task has started. "
-                f"Raise start_timeout, or call warm({importing!r}) some time before the run."
+                f"Call warm({importing!r}) some time before the run."
             )
         super().__init__(text)
 

@@ -31,6 +31,7 @@ from course_lib.record.trace import Trace
 from course_lib.text import count
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
+START = 120.0  # seconds that all tasks may take to start, the import of their framework included
 _STARTING = Activity("is still starting")
 _going: list[Run] = []
 
@@ -284,7 +285,7 @@ class Run(Orders):
 
         Raises what went wrong.
         """
-        framework, patience = self.spec.framework, self.spec.start_timeout
+        framework, patience = self.spec.framework, START
         channel = self._engine.supervisor(framework, self.plan.start_method, patience)
         with self._sending:
             if self._over.is_set():

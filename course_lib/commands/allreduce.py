@@ -9,7 +9,7 @@ from rich.filesize import decimal
 
 from course_lib.collectives import ALGORITHMS, verify
 from course_lib.commands.screen import say, show, text
-from course_lib.commands.shared import Address, DelayMs, Engine, Json, Mbit, link_of
+from course_lib.commands.shared import DelayMs, Engine, Json, Mbit, link_of
 from course_lib.errors import SpecError
 from course_lib.reduction.allreduce import compare
 from course_lib.reduction.allreduce import stage as show_stage
@@ -39,7 +39,6 @@ def allreduce(
     ] = False,
     everything: Annotated[bool, typer.Option("--all", help="All algorithms side by side.")] = False,
     engine: Engine = "local",
-    address: Address = None,
     as_json: Json = False,
 ) -> int:
     """Sum an array over workers, by algorithms of the course (usually ring), in real processes. The
@@ -49,8 +48,8 @@ def allreduce(
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
     link = link_of(mbit, delay_ms)
-    on: dict[str, Any] = {"engine": engine, "address": address}
-    results = compare(size, names, workers, hosts, dtype, simulated=simulated, link=link, **on)
+    how: dict[str, Any] = {"simulated": simulated, "link": link, "engine": engine}
+    results = compare(size, names, workers, hosts, dtype, **how)
     figures = [result.as_dict() for result in results]
     if as_json:
         print(json.dumps(figures if len(figures) > 1 else figures[0]))

@@ -35,7 +35,6 @@ Mbit = Annotated[float | None, typer.Option(help=about(LINK["mbit"]))]
 DelayMs = Annotated[float | None, typer.Option(help=about(LINK["delay_ms"]))]
 _FIELDS = RunSpec.model_json_schema()["properties"]
 Engine = Annotated[str, typer.Option(help=about(_FIELDS["engine"], False))]
-Address = Annotated[str | None, typer.Option(help=about(_FIELDS["address"]))]
 Timeout = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end.")]
 
 

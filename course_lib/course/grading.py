@@ -19,7 +19,7 @@ import psutil
 from pydantic import BaseModel, Field, ValidationError
 
 from course_lib.cluster.pipes import Channel
-from course_lib.cluster.run import Run
+from course_lib.cluster.run import START, Run
 from course_lib.course.answers import (
     ENDLESS,
     ExerciseTask,
@@ -286,7 +286,7 @@ def examinee(folder: Path, bounds: Bounds) -> Iterator[Examinee]:
             run.wait_running()
             # read before any code of the learner's runs, which could write another pid there
             (begun,) = run.trace.all(Lifecycle, EXAMINEE, state="starting")
-            door.settimeout(spec.start_timeout)
+            door.settimeout(START)
             supervisor = psutil.Process(psutil.Process(begun.pid).ppid())
             by = Examinee(run, supervisor, Channel(door.accept()[0]), bounds)
             yield by

@@ -208,7 +208,7 @@ def _task(workload: str) -> tuple[str, ...]:
 def _check_same(entrants: Sequence[Entrant]) -> None:
     first = entrants[0]
     for other in entrants[1:]:
-        for name in (*_task(first.spec.workload), "engine", "address"):
+        for name in (*_task(first.spec.workload), "engine"):
             mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
             if mine != theirs:
                 text = f"must be the same for all entrants of a race, and {first.label} has {mine}"

@@ -235,9 +235,7 @@ def _advice(
         advice.append(f"Raise device_ms from {device_ms:g} to about {enough:g}.")
     else:
         advice.append(f"Emulate devices: device_ms={enough:g} or so.")
-    if machine.cores is None:
-        advice.append("Or have more reserved for each task: task_cpus.")
-    elif workers > machine.cores:
+    if machine.cores and workers > machine.cores:
         advice.append(f"Or take fewer workers: {workers} share {machine.cores} cores.")
     return " ".join(advice)
 

@@ -46,7 +46,6 @@ def allreduce(
     simulated: bool = False,
     link: Link | None = None,
     engine: str = "local",
-    address: str | None = None,
     **options: Any,
 ) -> AllReduce:
     """Sum arrays over workers in real processes, with an algorithm of the course or a function of
@@ -55,16 +54,16 @@ def allreduce(
     `what`: one array for each worker (same shape and dtype), or how many bytes each worker brings
     (a number, or a text like "4MiB"). In the second case the workers bring known numbers, and their
     sum is checked. Workers of one host share memory; hosts talk over TCP, each through a `link` if
-    one is given. With `engine="ray"` hosts are nodes of the Ray cluster at `address`, with links
-    as they are. With `simulated` no process starts, and the time is the model's. `options` are
-    passed to the algorithm.
+    one is given. With `engine="ray"` hosts are nodes of a Ray cluster, with links as they are. With
+    `simulated` no process starts, and the time is the model's. `options` are passed to the
+    algorithm.
 
     Raises `SpecError` before any process starts. If a function of your own is wrong, the error says
     why.
 
         allreduce("4MiB", "hierarchical", workers=8, hosts=2).seconds
     """
-    given = workers, hosts, dtype, repeats, simulated, link, None, engine, address
+    given = workers, hosts, dtype, repeats, simulated, link, None, engine
     return compare(what, [algorithm], *given, **options)[0]
 
 
@@ -79,7 +78,6 @@ def compare(
     link: Link | None = None,
     watch: Watch | None = None,
     engine: str = "local",
-    address: str | None = None,
     **options: Any,
 ) -> list[AllReduce]:
     """`allreduce` with several algorithms side by side (default: all). Those that need equally many
@@ -99,7 +97,7 @@ def compare(
         for algorithm in algorithms or ALGORITHMS
     ]
     few = min(hosts, 2)  # what is simulated may have thousands
-    where = RunSpec(workers=few, hosts=few, link=link, engine=engine, address=address)
+    where = RunSpec(workers=few, hosts=few, link=link, engine=engine)
     for refusal in refusals(Request(where)):
         raise refusal
     if link:

@@ -173,8 +173,8 @@ def _in_a_cluster(jobs: list[Job], where: RunSpec, watch: Watch | None) -> list[
     programs = {"worker": role, **({"ps": role} if first.servers else {})}
     placement = {first.task(rank): host for rank, host in enumerate(first.hosts)}
     tasks: dict[str, Any] = {"workers": first.workers, "ps": first.servers, "placement": placement}
-    on = {name: getattr(where, name) for name in ("engine", "address", "link")}
-    with start(programs, framework="python", **tasks, **on) as run:
+    tasks |= {"engine": where.engine, "link": where.link}
+    with start(programs, framework="python", **tasks) as run:
         if watch:
             watch(run, ", ".join(j.schedule.name for j in jobs if j.traced) or FITTING)
         if run.wait(TIMEOUT).state == "stopped":

@@ -111,16 +111,12 @@ class Settings(BaseModel):
         "another link for one host",
         "host=mbit,delay_ms,loss or the first of these, such as 1=50; in Python {1: Link(mbit=50)}",
     )
-    engine: Literal["local", "ray"] = field(
-        "local", "what starts the tasks", "local for this machine, or ray for a Ray cluster"
+    engine: Literal["local", "ray"] | Annotated[str, Field(pattern="^ray:.+")] = field(
+        "local",
+        "what starts the tasks",
+        "local for this machine, ray for the Ray cluster that it belongs to, or ray:ADDRESS for "
+        "another, such as ray:10.0.0.1:6379",
     )
-    address: str | None = field(
-        None,
-        "the address of the Ray cluster; if not given, the one that this machine belongs to",
-        "what ray.init takes, such as 10.0.0.1:6379",
-    )
-    task_cpus: float = number(1.0, 1024, "CPUs that each task has a Ray cluster reserve", "CPUs")
-    task_gpus: Count = whole(0, 0, 64, "GPUs that each worker has a Ray cluster reserve")
     workload: Annotated[str, BeforeValidator(_name_of)] = field(
         "digits",
         "what is learned",
@@ -196,7 +192,6 @@ class Settings(BaseModel):
         "the directory of a run that had checkpoint_every",
     )
     trace: bool = flag(True, "record events")
-    start_timeout: float = number(60.0, 600, "how long all tasks may take to start", "seconds")
     max_restarts: Count = whole(
         0, 0, 100, "how often tasks are started again when one has failed or was killed"
     )

@@ -23,8 +23,6 @@ from course_lib.strategies.strategy import Refusals, Strategy
 from course_lib.workloads.sketch import Sketch
 
 Program = Callable[..., Any]
-NO_CLUSTER = "this is of a Ray cluster, and the run is on this machine: add engine='ray'"
-OF_RAY = ("address", "task_cpus", "task_gpus")
 
 
 @dataclass
@@ -232,9 +230,6 @@ def _numbers(spec: RunSpec) -> Refusals:
 
 def _flags(spec: RunSpec) -> Refusals:
     """Fields that need others, or exclude them."""
-    for name in () if spec.on_nodes else OF_RAY:
-        if getattr(spec, name) != RunSpec.model_fields[name].default:
-            yield name, NO_CLUSTER
     for name, goes in {"evaluate_every": "the accuracy goes", "record_examples": "they go"}.items():
         if getattr(spec, name) and not spec.trace:
             yield name, f"{goes} into the trace, and this run has none: leave one out"

@@ -11,7 +11,7 @@ from weakref import WeakKeyDictionary
 
 from course_lib import hardware, workloads
 from course_lib.cluster.prepared import Prepared
-from course_lib.cluster.run import Run
+from course_lib.cluster.run import START, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
 from course_lib.record.events import clock
@@ -74,8 +74,7 @@ def pieces(spec: RunSpec) -> None:
 
 def _tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
     same: dict[str, Any] = {
-        name: getattr(spec, name)
-        for name in ("framework", "workload", "precision", "seed", "start_timeout")
+        name: getattr(spec, name) for name in ("framework", "workload", "precision", "seed")
     }
     roles = {"worker": f"{__package__}.{spec.framework}.trial:{role}"}
     with tempfile.TemporaryDirectory(prefix="lockstep-trial-") as place:
@@ -84,10 +83,10 @@ def _tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
         run = Run(Prepared(alone, machine, hardware.plan(alone, machine), roles), clock())
         with run, Line(of_run(run, f"The trial of {spec.workload}")):
             try:
-                return run.wait(spec.start_timeout).values["worker:0"]
+                return run.wait(START).values["worker:0"]
             except TaskFailed as failure:
                 reason = failure.reason.removeprefix("ValueError: ")
                 raise SpecError("workload", spec.workload, reason) from None
             except Stalled as late:
                 reason = f"its model was not built and tried within {late.seconds:g} s"
-                raise SpecError("workload", spec.workload, f"{reason} (start_timeout)") from None
+                raise SpecError("workload", spec.workload, reason) from None

@@ -38,7 +38,7 @@ def rows(options: Options) -> Rows:
     lacking = [name for name in NEEDS if not importlib.util.find_spec(name)]
     there = raylets.up(nodes=3, cpus=4)
     try:
-        on = {"engine": "ray", "address": there.address}
+        on = {"engine": f"ray:{there.address}"}
         length = 50 if options.quick else 200
         name = "trace of multi_worker_mirrored, torch, on Ray"
         work = tracing.strategy("torch", length)

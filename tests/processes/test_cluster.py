@@ -175,7 +175,8 @@ def test_a_task_that_is_slowed_or_paused_before_it_arrives_has_not_arrived(
         run.wait_running(60)
         assert run.tasks == dict.fromkeys(run.spec.tasks, "running")
         assert len(run.trace.all(Lifecycle, state="running")) == 2
-    run = start(lambda: None, workers=2, start_timeout=3)
+    monkeypatch.setattr("course_lib.cluster.run.START", 3)
+    run = start(lambda: None, workers=2)
     run.pause("worker:0")
     with pytest.raises(StartTimeout) as caught:
         run.wait(30)
@@ -577,16 +578,20 @@ def test_what_a_task_starts_goes_with_it() -> None:
 
 def test_tasks_that_never_arrive_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_START", "spawn")
-    run = start(lambda: None, workers=2, start_timeout=0.05)
+    monkeypatch.setattr("course_lib.cluster.run.START", 0.05)
+    run = start(lambda: None, workers=2)
     with pytest.raises(StartTimeout) as caught:
         run.wait(30)
     assert caught.value.waiting_for == ("worker:0", "worker:1")
 
 
-def test_an_import_that_takes_too_long_is_named_and_no_task() -> None:
+def test_an_import_that_takes_too_long_is_named_and_no_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     nursery.close()
-    run = start(lambda: None, workers=2, start_timeout=0.01)
-    with pytest.raises(StartTimeout, match=r"start_timeout, or call warm\('python'\)") as caught:
+    monkeypatch.setattr("course_lib.cluster.run.START", 0.01)
+    run = start(lambda: None, workers=2)
+    with pytest.raises(StartTimeout, match=r"Call warm\('python'\)") as caught:
         run.wait(30)
     assert (caught.value.importing, caught.value.waiting_for) == ("python", ())
 

@@ -51,7 +51,8 @@ def test_when_no_restart_is_left_the_failure_of_the_last_attempt_is_told() -> No
 
 def test_a_restart_that_never_arrives_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_START", "spawn")
-    run = start(killed_once, workers=2, max_restarts=1, start_timeout=12)
+    monkeypatch.setattr("course_lib.cluster.run.START", 12)
+    run = start(killed_once, workers=2, max_restarts=1)
     until(lambda: run.trace.all(Lifecycle, state="starting", attempt=1), "the restart")
     run.pause("worker:0")
     with pytest.raises(StartTimeout) as caught:

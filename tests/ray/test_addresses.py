@@ -19,7 +19,7 @@ from course_lib import start
 from course_lib.engines.ray import cluster
 began = time.monotonic()
 try:
-    start(lambda task: 0, engine="ray", address=sys.argv[1])
+    start(lambda task: 0, engine="ray:" + sys.argv[1])
 except Exception as error:
     print(type(error).__name__, "|", error, "|", time.monotonic() - began)
 """
@@ -28,8 +28,8 @@ from course_lib import start
 from course_lib.engines.ray import raylets
 from course_lib.errors import SpecError
 
-def go(address=None):
-    run = start(lambda task: task.name, workers=1, engine="ray", address=address)
+def go(address=""):
+    run = start(lambda task: task.name, workers=1, engine=f"ray:{address}" if address else "ray")
     print(run.wait(60).values, flush=True)
 
 first = raylets.up(nodes=1, cpus=2)
@@ -103,4 +103,4 @@ def test_a_program_stays_with_its_cluster_until_that_is_gone_and_refuses_another
 ) -> None:
     told = said(sys.executable, "-c", MOVES, LOCKSTEP_HOME=str(tmp_path / "home"))
     runs = ["{'worker:0': 'worker:0'}"] * 5
-    assert told.stdout.splitlines() == [*runs[:2], "address True True", *runs[2:]], told.stderr
+    assert told.stdout.splitlines() == [*runs[:2], "engine True True", *runs[2:]], told.stderr

@@ -74,7 +74,7 @@ def wrong(cluster: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[tuple[
 def test_clocks_that_are_wrong_and_drift_are_found_within_the_bound_that_is_drawn(
     cluster: str, wrong: list[tuple[float, float]]
 ) -> None:
-    run = start(meet, workers=3, framework="python", engine="ray", address=cluster).wait(60)
+    run = start(meet, workers=3, framework="python", engine=f"ray:{cluster}").wait(60)
     origin, found = run.files.facts.origin, set()
     for task in run.spec.tasks:
         read = run.trace.all(Clock, task)

@@ -20,7 +20,7 @@ from course_lib.racing.race import RESERVED
 
 def test_a_race_on_a_cluster_says_what_is_known_of_its_fairness(cluster: str) -> None:
     fields: dict[str, Any] = {"framework": "torch", "steps": 20, "workers": 2}
-    fields |= {"engine": "ray", "address": cluster, "task_cpus": 0.5}
+    fields |= {"engine": f"ray:{cluster}"}
     names = "multi_worker_mirrored", "sync_parameter_server"
     paced = race(*names, device_ms=60, **fields).wait(120).comparison
     assert paced.fairness.fair is not None
@@ -40,11 +40,11 @@ def test_an_entrant_for_which_there_is_no_room_gives_back_the_room_of_the_others
     cluster: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("course_lib.engines.ray.cluster.ROOM", 1)
-    fields: dict[str, Any] = {"engine": "ray", "address": cluster, "workers": 3}
+    fields: dict[str, Any] = {"engine": f"ray:{cluster}", "workers": 3}
     with pytest.raises(Unavailable, match="the cluster has"):
         race(
             "multi_worker_mirrored",
-            {"strategy": "multi_worker_mirrored", "label": "greedy", "task_cpus": 1000},
+            {"strategy": "multi_worker_mirrored", "label": "greedy", "workers": 100},
             **fields,
         )
     import ray
@@ -55,7 +55,7 @@ def test_an_entrant_for_which_there_is_no_room_gives_back_the_room_of_the_others
 
 
 def test_an_all_reduce_between_nodes_is_measured_and_exact(cluster: str) -> None:
-    on: dict[str, Any] = {"engine": "ray", "address": cluster}
+    on: dict[str, Any] = {"engine": f"ray:{cluster}"}
     results = compare("256KiB", ["ring", "hierarchical"], 4, hosts=2, repeats=3, **on)
     for result in results:
         assert result.exact
@@ -70,7 +70,7 @@ def test_an_all_reduce_between_nodes_is_measured_and_exact(cluster: str) -> None
 def test_the_command_line_runs_on_a_cluster(
     cluster: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    on = ["--engine", "ray", "--address", cluster, "--json"]
+    on = ["--engine", f"ray:{cluster}", "--json"]
     train = ["--framework", "torch", "--workers", "2", "--steps", "5"]
     names = ["multi_worker_mirrored", "sync_parameter_server"]
     for command in ["run", *train], ["race", *names, *train], ["allreduce", "--workers", "3"]:
@@ -97,7 +97,7 @@ def work(task):
         next(p for p in above if p.cmdline()[0].startswith("ray::RayNode")).kill()
     time.sleep(60)
 
-run = start(work, workers=2, engine="ray", address=sys.argv[1])
+run = start(work, workers=2, engine="ray:" + sys.argv[1])
 try:
     run.wait(60)
 except TaskFailed as failed:
@@ -135,7 +135,7 @@ def test_orders_to_links_are_refused_at_once(cluster: str) -> None:
 
         time.sleep(0.5)
 
-    run = start(work, workers=2, hosts=2, engine="ray", address=cluster)
+    run = start(work, workers=2, hosts=2, engine=f"ray:{cluster}")
     for order in (lambda: run.link(0, Link(mbit=5)), lambda: run.partition(0), lambda: run.heal(0)):
         with pytest.raises(SpecError, match="with engine='local'"):
             order()
@@ -169,7 +169,7 @@ def test_modules_beside_the_notebook_come_along_to_nodes_that_have_not_its_folde
         place = Path(three.__code__.co_filename).parents[1]
         return three(), str(place), sys.path, sorted(p.name for p in place.rglob("*.*"))
 
-    found = start(work, workers=3, engine="ray", address=cluster).wait(60).result
+    found = start(work, workers=3, engine=f"ray:{cluster}").wait(60).result
     for value, place, paths, names in found.values():
         assert value == 3
         assert place != str(folder)
@@ -181,7 +181,7 @@ def test_modules_beside_the_notebook_come_along_to_nodes_that_have_not_its_folde
         ]
     # it is changed, and so it is on the nodes
     (folder / "beside.py").write_text("TWO = 20\n")
-    again = start(work, workers=2, engine="ray", address=cluster).wait(60).result
+    again = start(work, workers=2, engine=f"ray:{cluster}").wait(60).result
     assert {value[0] for value in again.values()} == {21}
 
 
@@ -211,6 +211,6 @@ def test_an_own_workload_in_a_file_trains_on_the_nodes(cluster: str, folder: Pat
     fields |= {"steps": 20, "global_batch": 30}
     here, there = (
         start("multi_worker_mirrored", **fields, **more).wait(90)
-        for more in ({}, {"engine": "ray", "address": cluster})
+        for more in ({}, {"engine": f"ray:{cluster}"})
     )
     assert here.result["parameter_digest"] == there.result["parameter_digest"]

@@ -14,7 +14,7 @@ def test_tasks_of_a_learners_own_function_are_spread_over_the_nodes(cluster: str
     def work(task: Any) -> str:
         return str(task.name)
 
-    run = start(work, workers=3, engine="ray", address=cluster).wait(60)
+    run = start(work, workers=3, engine=f"ray:{cluster}").wait(60)
     assert run.values == {task: task for task in run.spec.tasks}
     nodes = next(reason for reason in run.plan.reasons if reason.what == "nodes")
     assert nodes.choice == "3 nodes"
@@ -27,7 +27,7 @@ def test_a_strategy_ends_with_the_same_weights_as_on_one_machine(
 ) -> None:
     here, there = (
         start(framework=framework, workers=3, steps=10, **more).wait(90).result
-        for more in ({}, {"engine": "ray", "address": cluster})
+        for more in ({}, {"engine": f"ray:{cluster}"})
     )
     assert here["parameter_digest"] == there["parameter_digest"]
 
@@ -40,4 +40,4 @@ def test_an_error_names_task_and_step(cluster: str) -> None:
         time.sleep(60)
 
     with pytest.raises(TaskFailed, match="worker:1 failed in step 7: ValueError: boom"):
-        start(work, workers=2, engine="ray", address=cluster).wait(60)
+        start(work, workers=2, engine=f"ray:{cluster}").wait(60)

@@ -23,8 +23,7 @@ def test_a_ring_between_nodes_sends_what_its_formula_says(cluster: str) -> None:
         workers=workers,
         steps=steps,
         all_reduce="ring",
-        engine="ray",
-        address=cluster,
+        engine=f"ray:{cluster}",
     ).wait(90)
     said = {reason.what: reason for reason in run.plan.reasons}
     assert "over TCP between the 3 nodes" in said["all-reduce"].why
@@ -40,7 +39,7 @@ def test_a_ring_between_nodes_sends_what_its_formula_says(cluster: str) -> None:
 
 def test_what_tensorflow_sends_to_another_node_is_counted_and_in_the_result(cluster: str) -> None:
     fields: dict[str, Any] = {"framework": "tensorflow", "workload": "wide", "workers": 2}
-    fields |= {"parameters": 250_000, "steps": 40, "engine": "ray", "address": cluster}
+    fields |= {"parameters": 250_000, "steps": 40, "engine": f"ray:{cluster}"}
     run = start("multi_worker_mirrored", **fields).wait(120)
     counted = run.result["wire_bytes_per_step"]
     assert set(counted) == set(run.spec.tasks)
@@ -62,7 +61,7 @@ def doors(task: Any) -> set[str]:
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
 def test_tasks_are_reached_at_the_address_of_their_node_only(cluster: str, framework: Any) -> None:
     assert outer()
-    run = start(doors, framework=framework, workers=2, engine="ray", address=cluster).wait(120)
+    run = start(doors, framework=framework, workers=2, engine=f"ray:{cluster}").wait(120)
     assert list(run.values.values()) == [{"127.0.0.1"}] * 2
 
 
@@ -88,7 +87,7 @@ def test_a_learners_arrays_are_sent_once_to_a_node_however_many_tasks_it_has(clu
 
     before = sent()
     fields: dict[str, Any] = {"framework": "torch", "workload": mine, "workers": 6, "steps": 3}
-    run = start("multi_worker_mirrored", global_batch=60, engine="ray", address=cluster, **fields)
+    run = start("multi_worker_mirrored", global_batch=60, engine=f"ray:{cluster}", **fields)
     run.wait(120)
     assert len(run.spec.all_hosts) == 3
     more = sum(count - before.get(inode, 0) for inode, count in sent().items())

@@ -183,7 +183,7 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
         ({"what": [np.array([1, None])] * 2}, "dtype", ""),
         ({"what": [np.array(["a", "b"])] * 2}, "dtype", ""),
         ({"repeats": 0, "simulated": False}, "repeats", ""),
-        ({"address": "10.0.0.1:6379"}, "address", "add engine='ray'"),
+        ({"engine": "10.0.0.1:6379"}, "engine", "such as ray:10.0.0.1:6379"),
     ],
     ids=str,
 )

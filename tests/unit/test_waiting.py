@@ -361,7 +361,7 @@ def test_a_start_that_takes_too_long_says_whether_tasks_or_an_import_are_missing
     assert str(missing).startswith("only 1/2 tasks arrived after 60 s; still waiting for worker:1.")
     importing = StartTimeout((), (), 60, importing="tensorflow")
     assert str(importing) == (
-        "tensorflow was not imported after 60 s, so no task has started. Raise start_timeout, or"
-        " call warm('tensorflow') some time before the run."
+        "tensorflow was not imported after 60 s, so no task has started. Call"
+        " warm('tensorflow') some time before the run."
     )
     assert pickle.loads(pickle.dumps(importing)).importing == "tensorflow"

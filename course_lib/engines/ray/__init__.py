@@ -19,6 +19,7 @@ def reserve(spec: RunSpec, together: bool = False) -> tuple[Any, RunSpec]:
     """An engine with room for this run, and the run with its tasks placed; `together`: on one node.
     Raises `Unavailable`.
     """
-    importlib.import_module(f"{__name__}.raylets").meant(spec.address)  # before Ray is loaded
-    engine = importlib.import_module(f"{__name__}.engine").RayEngine(spec, together)
+    address = spec.engine.partition(":")[2] or None
+    importlib.import_module(f"{__name__}.raylets").meant(address)  # before Ray is loaded
+    engine = importlib.import_module(f"{__name__}.engine").RayEngine(spec, address, together)
     return engine, engine.spec

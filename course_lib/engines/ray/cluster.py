@@ -25,6 +25,7 @@ from ray.util.scheduling_strategies import (
 from course_lib.engines.ray import raylets
 from course_lib.engines.ray.node import RayNode
 from course_lib.errors import SpecError, Unavailable
+from course_lib.hardware.limits import cuda_frameworks
 from course_lib.spec.run_spec import RunSpec
 from course_lib.text import count
 
@@ -55,8 +56,8 @@ def connect(address: str | None) -> None:
             return
         else:
             why = f"this program has joined the Ray cluster at {joined}, and can be in one only: "
-            why += "leave the address out, or restart the kernel or program"
-            raise SpecError("address", address, why)
+            why += "take engine='ray' without an address, or restart the kernel or program"
+            raise SpecError("engine", f"ray:{address}", why)
     ours = raylets.meant(address)
     address = ours.address if ours else address or os.environ.get("RAY_ADDRESS")
     # Ray would warn of what it will change some day, and print what raylets say of lost workers
@@ -154,11 +155,17 @@ def free(what: str) -> float:
     return float(ray.available_resources().get(what, 0))
 
 
+def has_gpus(spec: RunSpec) -> bool:
+    """Return whether each worker gets a GPU: its framework can use one, and enough are free."""
+    return spec.framework in cuda_frameworks() and free("GPU") >= spec.workers
+
+
 def place(
-    spec: RunSpec, together: bool = False
+    spec: RunSpec, gpus: bool, together: bool = False
 ) -> tuple[Any, RunSpec, dict[str, str], list[list[str]]]:
     """Have Ray find room for the tasks: the placement group, the run with the host of each task,
-    the node of each, by Ray's id, and the tasks of each bundle.
+    the node of each, by Ray's id, and the tasks of each bundle. A task wants a CPU, a worker with
+    `gpus` also a GPU.
 
     Each task is a bundle of its own, and they are spread over the nodes. If the run has several
     hosts, each host is a bundle, so that its tasks stay together; if all have to be `together`,
@@ -167,11 +174,14 @@ def place(
     hosted = len(spec.all_hosts) > 1 or bool(spec.placement)
     crews = [[t for t, h in spec.places.items() if h == host] for host in spec.all_hosts]
     crews = crews if hosted or together else [[task] for task in spec.tasks]
-    bundles = [_bundle(spec, crew) for crew in crews]
+    bundles = [{"CPU": 1.0 * len(crew)} for crew in crews]
+    for crew, bundle in zip(crews, bundles, strict=True):
+        if workers := gpus * sum(task.startswith("worker") for task in crew):
+            bundle["GPU"] = 1.0 * workers
     group = placement_group(bundles, strategy="SPREAD")
     try:
         if not group.wait(ROOM):
-            raise _not_placed(group, spec, crews)
+            raise _not_placed(group, crews)
     except BaseException as error:
         give_back(group)
         if "does not exist" not in str(error):
@@ -187,16 +197,6 @@ def place(
             placement = {task: order.index(ids[task]) for task in spec.tasks}
             spec = spec.placed(placement)
     return group, spec, ids, crews
-
-
-def _bundle(spec: RunSpec, crew: list[str]) -> dict[str, float]:
-    """Return the resources that some tasks of a run want together."""
-    workers = sum(task.startswith("worker") for task in crew)
-    wanted = {
-        "CPU": spec.task_cpus * len(crew) or 0.001,  # Ray wants something in each bundle
-        "GPU": spec.task_gpus * workers,
-    }
-    return {what: much for what, much in wanted.items() if much}
 
 
 def actor_on(id: str) -> Any:
@@ -234,10 +234,10 @@ class Seat:
 
 
 def take_gpus(
-    group: Any, spec: RunSpec, crews: Sequence[Sequence[str]], timeout: float
+    group: Any, crews: Sequence[Sequence[str]], timeout: float
 ) -> tuple[list[Any], dict[str, str]]:
     """The actors that hold the GPUs of these crews, one crew in each bundle of the group, and the
-    first GPU of each worker, as its node counts them (`gpu:1`). Raises `Unavailable`.
+    GPU of each worker, as its node counts them (`gpu:1`). Raises `Unavailable`.
     """
     remote: Any = ray.remote  # its types do not know that a method has one
     workers = [[task for task in crew if task.startswith("worker")] for crew in crews]
@@ -245,7 +245,7 @@ def take_gpus(
         i: remote(Seat)
         .options(
             num_cpus=0,
-            num_gpus=spec.task_gpus * len(crew),
+            num_gpus=len(crew),
             scheduling_strategy=PlacementGroupSchedulingStrategy(
                 group, placement_group_bundle_index=i
             ),
@@ -259,31 +259,18 @@ def take_gpus(
     except ray.exceptions.GetTimeoutError:
         why = f"Ray has not said within {timeout:g} s which they are"
         raise Unavailable("GPUs of this Ray cluster", why, "`ray status` says how it is.") from None
-    devices = dict[str, str]()
-    for i, gpus in zip(seats, reserved, strict=True):
-        for task, first in zip(workers[i], gpus[:: spec.task_gpus], strict=True):
-            devices[task] = f"gpu:{first}"
+    taken = [zip(workers[i], gpus, strict=True) for i, gpus in zip(seats, reserved, strict=True)]
+    devices = {task: f"gpu:{gpu}" for pairs in taken for task, gpu in pairs}
     return list(seats.values()), devices
 
 
-def _not_placed(group: Any, spec: RunSpec, crews: list[list[str]]) -> Unavailable:
+def _not_placed(group: Any, crews: list[list[str]]) -> Unavailable:
     """Return the error for a run without room: there is none, or Ray does not give it to us."""
     stats = in_time(lambda: placement_group_table(group)["stats"], GIVE_BACK) or {}
     if stats.get("scheduling_state") == "QUEUED":  # until a first try has ended
         why = f"Ray has found room, but a node that has it does not answer within {ROOM:g} s"
         return Unavailable(WHAT, why, "Start the run again when Ray has given that node up.")
-    cure = "Wait, or ask for less, such as task_cpus=0.5."
-    return Unavailable(WHAT, _no_room(spec, crews), cure)
-
-
-def _no_room(spec: RunSpec, crews: list[list[str]]) -> str:
-    cpus = "1 CPU" if spec.task_cpus == 1 else f"{spec.task_cpus:g} CPUs"
-    wants = f"{count(len(spec.tasks), 'task')} want {cpus} each"
-    has = f"{free('CPU'):g} CPUs"
-    if spec.task_gpus:
-        wants += f" and each worker {count(spec.task_gpus, 'GPU')}"
-        has += f" and {free('GPU'):g} GPUs"
-        has += f" and {free('memory') / 2**20:.0f} MB"
-    if len(crews) < len(spec.tasks):
-        wants += f", {max(map(len, crews))} of them on one node"
-    return f"{wants}; the cluster has {has} free on {count(len(alive()), 'node')}"
+    tasks, together = sum(map(len, crews)), max(map(len, crews))
+    wants = f"{count(tasks, 'task')} want a CPU each, {together} of them on one node"
+    why = f"{wants}; the cluster has {free('CPU'):g} CPUs free on {count(len(alive()), 'node')}"
+    return Unavailable(WHAT, why, "Wait, or take fewer workers.")

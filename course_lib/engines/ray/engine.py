@@ -20,6 +20,7 @@ from course_lib.engines.ray.cluster import (
     SILENT,
     connect,
     give_back,
+    has_gpus,
     in_time,
     place,
     stands,
@@ -45,20 +46,21 @@ _RESTART = "a new start on the Ray cluster"
 
 
 class RayEngine:
-    """The cluster at `address` (None: the one that is here), and room on it for one run.
+    """The cluster at an address (None: the one that is here), and room on it for one run.
 
     `spec`: the run with its tasks placed. Raises `Unavailable` if there is no such cluster, no
     room, or a node has other versions than this process. `release` gives the room back.
     """
 
-    def __init__(self, spec: RunSpec, together: bool = False) -> None:
-        connect(spec.address)
-        self.group, self.spec, ids, self.crews = place(spec, together)
+    def __init__(self, spec: RunSpec, address: str | None, together: bool = False) -> None:
+        connect(address)
+        gpus = has_gpus(spec)
+        self.group, self.spec, ids, self.crews = place(spec, gpus, together)
         self._devices: Mapping[str, str] = {}
         self._moving = 0.0  # since when Ray looks for another node
         try:
-            if spec.task_gpus:
-                self._seats, self._devices = take_gpus(self.group, spec, self.crews, BEGIN)
+            if gpus:
+                self._seats, self._devices = take_gpus(self.group, self.crews, BEGIN)
             self.nodes = nodes_of(ids)
             check_versions(self.nodes)
         except BaseException:
@@ -72,22 +74,20 @@ class RayEngine:
 
     def machine(self, here: Machine) -> Machine:
         """Return what Ray has reserved for the workers; no more is known of the nodes."""
-        spec, threads = self.spec, max(1, round(self.spec.task_cpus))
-        gpus = (Gpu("reserved by Ray", 0),) * (spec.task_gpus * len(self._devices))
+        gpus = (Gpu("reserved by Ray", 0),) * len(self._devices)
         why = "a private network is of one machine too: whoever reaches the nodes can reach the "
         why += "ports of its tasks, as well as Ray's own"
-        none = Reason("device", "cpu", "task_gpus reserves no GPU; this run needs none.")
+        none = Reason("device", "cpu", "The cluster has none free that it can use; it needs none.")
         where = "; ".join(f"{', '.join(node.tasks)} on {node.name}" for node in self.nodes)
-        reserved = f"Ray has reserved {spec.task_cpus:g} of a node's CPUs for each task."
         settled = [
-            Reason("cores", f"{count(threads, 'thread')} a worker", reserved),
+            Reason("cores", "1 thread a worker", "Ray has reserved a node's CPU for each task."),
             *([] if gpus else [none]),
             Reason("memory", "not reserved", "Each node has to have it."),
             Reason("nodes", count(len(self.nodes), "node"), f"Ray has placed {where}."),
         ]
         return replace(
             here,
-            cores=threads * spec.workers,
+            cores=self.spec.workers,
             memory_total=0,
             gpus=gpus,
             cuda_frameworks=cuda_frameworks() if gpus else (),
