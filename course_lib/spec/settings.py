@@ -87,7 +87,6 @@ class Settings(BaseModel):
         2, 0, 1000, "steps by which a worker may be ahead of the slowest when it begins one"
     )
     backups: Count = whole(1, 0, MAX_WORKERS, "workers that are not waited for in a step")
-    microbatches: Count = whole(4, 1, 256, "parts of a batch that follow each other in a pipeline")
     pipeline: Literal["gpipe", "1f1b"] = field(
         "1f1b", "the order of work in a pipeline", "gpipe or 1f1b"
     )
@@ -140,7 +139,11 @@ class Settings(BaseModel):
         "a number",
     )
     accumulate: Count = whole(
-        1, 1, 1024, "parts in which a share of the batch is computed, one after the other"
+        1,
+        1,
+        1024,
+        "parts in which a share of the batch is computed, one after the other; the microbatches of "
+        "a pipeline, 4 if not given",
     )
     optimizer: Literal["sgd", "momentum", "adamw"] = field(
         "sgd", "what is made of a gradient", "sgd, momentum (of 0.9) or adamw"

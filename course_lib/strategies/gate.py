@@ -118,6 +118,7 @@ def _usual(given: RunSpec) -> Request:
         "ps": int("ps" in jobs),
         "chief": "chief" in jobs,
         "precision": strategy.default_precision,
+        "accumulate": strategy.default_parts,
         "workers": 1 if in_one and "replicas" in fields else strategy.default_workers,
     }
     values = {**dict(given), **usual, **{name: getattr(given, name) for name in fields}}
@@ -374,10 +375,9 @@ def _model(request: Request, strategy: Strategy) -> Refusals:
         yield "accumulate", f"must divide the {share} examples that are computed at a time"
     model = request.model
     yield from strategy.fits(spec, model)
-    name = "microbatches" if "microbatches" in strategy.takes else "accumulate"
-    parts = getattr(spec, name)
     together = model.synchronized and spec.shares > 1 and not spec.ps
-    if model.alone and share == parts and not together:
-        cut = f"each piece is one example (shares {spec.batch // share}, {name} {parts})"
-        cure = f"take {2 * spec.batch}, fewer workers, less {name}, or LayerNorm or GroupNorm"
+    if model.alone and share == spec.accumulate and not together:
+        parts = f"shares {spec.batch // share}, accumulate {spec.accumulate}"
+        cut = f"each piece is one example ({parts})"
+        cure = f"take {2 * spec.batch}, fewer workers, less accumulate, or LayerNorm or GroupNorm"
         yield "global_batch", f"{cut}, and {model.alone}; {cure}"

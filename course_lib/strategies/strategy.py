@@ -88,7 +88,8 @@ class Strategy(Facts):
       do it.
     - `fits`: what it refuses for the model that a run is to train.
     - `order`: where it stands in tables.
-    - `default_batch`: a global batch for a run, where the usual one would not do.
+    - `default_batch`: a global batch for a run, where the usual one would not do; `default_parts`:
+      into how many parts it is cut for `accumulate`.
     - `one_process`: frameworks in which all replicas live in one process, on a device each;
       `workers` are then made `replicas` of it.
     - `one_host`: why its workers, which are processes of their own, have to be on one host all the
@@ -114,6 +115,7 @@ class Strategy(Facts):
     order: int = 1000
     default_batch: Callable[[RunSpec], int] = lambda spec: spec.batch
     default_workers: int = 4
+    default_parts: int = 1
     default_precision: str = "float32"
     max_workers: int = MAX_WORKERS
     one_process: tuple[str, ...] = ()
@@ -157,8 +159,7 @@ class Strategy(Facts):
 
     def piece(self, spec: RunSpec) -> int:
         """Examples that the model is given at a time."""
-        parts = spec.microbatches if "microbatches" in self.takes else spec.accumulate
-        return self.share(spec) // parts
+        return self.share(spec) // spec.accumulate
 
     def foretold(self, spec: RunSpec, model: Sketch) -> Memory:
         """What its formula says of the memory of each task, in bytes."""

@@ -35,7 +35,7 @@ RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("fully_sharded", "torch", 3, UNEVEN),
     ("pipeline_parallel", "torch", 2, {"pipeline": "gpipe"}),
     ("pipeline_parallel", "torch", 2, {"pipeline": "1f1b"}),
-    ("pipeline_parallel", "torch", 3, {"workload": "digits_cnn", "microbatches": 6}),
+    ("pipeline_parallel", "torch", 3, {"workload": "digits_cnn", "accumulate": 6}),
 ]
 DEEP: list[tuple[str, str, int, dict[str, Any]]] = [
     ("tensor_parallel", "tensorflow", 2, {"workload": "digits_deep"}),
@@ -44,13 +44,13 @@ DEEP: list[tuple[str, str, int, dict[str, Any]]] = [
         "pipeline_parallel",
         "torch",
         4,
-        {"workload": "digits_deep", "microbatches": 6, "pipeline": "gpipe"},
+        {"workload": "digits_deep", "accumulate": 6, "pipeline": "gpipe"},
     ),
     (
         "pipeline_parallel",
         "torch",
         4,
-        {"workload": "digits_deep", "microbatches": 6, "pipeline": "1f1b"},
+        {"workload": "digits_deep", "accumulate": 6, "pipeline": "1f1b"},
     ),
 ]
 BATCH = 60  # for 2 and 3 workers, for 4 and 6 microbatches
@@ -205,7 +205,7 @@ def pipelined(schedule: str, stages: int, microbatches: int, each_ms: float) -> 
     fields = {
         "pipeline": schedule,
         "workers": stages,
-        "microbatches": microbatches,
+        "accumulate": microbatches,
         "device_ms": each_ms * stages * microbatches,
         "steps": 6,
         "workload": workload,
@@ -305,7 +305,7 @@ def test_backward_takes_two_thirds_of_the_emulated_time_and_a_slow_stage_more_of
     def measured() -> None:
         fields = {
             "pipeline": "gpipe",
-            "microbatches": 2,
+            "accumulate": 2,
             "device_ms": 120 * next(longer),
             "steps": 5,
             "slow": {"worker:1": 3},
@@ -367,13 +367,13 @@ def test_one_worker_is_enough(name: str) -> None:
         ),
         (
             "pipeline_parallel",
-            {"workers": 2, "microbatches": 3, "global_batch": 128},
-            "microbatches=3: must divide the batch of 128, such as 2",
+            {"workers": 2, "accumulate": 3, "global_batch": 128},
+            "accumulate=3: must divide the 128 examples",
         ),
         (
             "pipeline_parallel",
-            {"workers": 2, "microbatches": 1},
-            "microbatches=1: 1f1b needs one for each of the 2 stages at least",
+            {"workers": 2, "accumulate": 1},
+            "accumulate=1: 1f1b needs a microbatch for each stage, 2 at least",
         ),
         ("pipeline_parallel", {"framework": "tensorflow"}, "framework='tensorflow': "),
         ("fully_sharded", {"framework": "tensorflow"}, "framework='tensorflow': "),

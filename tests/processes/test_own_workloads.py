@@ -345,7 +345,7 @@ PIECES: list[tuple[str, str, dict[str, int], dict[str, int], str]] = [
     ("torch", "mirrored", {"accumulate": 2}, {"accumulate": 1}, "shares 2, accumulate 2"),
     ("torch", "parameter_server", {"workers": 4}, {"workers": 2}, "shares 4, accumulate 1"),
     ("torch", "backup_workers", {**SIX, "accumulate": 3}, SIX, "shares 2, accumulate 3"),
-    ("torch", "pipeline_parallel", {"microbatches": 4}, {"microbatches": 2}, ".*microbatches 4"),
+    ("torch", "pipeline_parallel", {"accumulate": 4}, {"accumulate": 2}, ".*accumulate 4"),
     ("tensorflow", "mirrored", {"workers": 4}, {"workers": 2}, "shares 4, accumulate 1"),
     ("tensorflow", "multi_worker_mirrored", {"accumulate": 2}, {}, "shares 2, accumulate 2"),
 ]
@@ -432,7 +432,7 @@ def test_a_pipeline_s_batch_normalisation_sees_its_microbatches_and_nothing_else
     normed = Workload("normed", **own_models.LARGEST, torch=builder, learning_rate=0.3)
     fields: dict[str, Any] = {"framework": "torch", "workload": normed, "steps": 20}
     alone = start("one_device", accumulate=4, **fields).wait(60)
-    run = start("pipeline_parallel", workers=2, microbatches=4, **fields).wait(60)
+    run = start("pipeline_parallel", workers=2, accumulate=4, **fields).wait(60)
     expected, found = alone.model().state_dict(), run.model().state_dict()
     assert found["4.num_batches_tracked"] == 20 * 4
     for name, value in expected.items():

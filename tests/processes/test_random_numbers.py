@@ -119,7 +119,7 @@ def test_workers_draw_apart_and_a_resumed_run_draws_as_one_that_was_not_disturbe
     framework: str, strategy: str, count: int
 ) -> None:
     fields: dict[str, Any] = {"workers": 1} if strategy == "one_device" else {}
-    fields |= {"microbatches": 2} if strategy == "pipeline_parallel" else {}
+    fields |= {"accumulate": 2} if strategy == "pipeline_parallel" else {}
     whole = trained(strategy, framework, **fields)
     half = trained(strategy, framework, **fields, steps=HALF, checkpoint_every=HALF)
     rest = trained(strategy, framework, **fields, resume=half.run_dir)

@@ -151,9 +151,9 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         ),
         (
             "mirrored",
-            {"microbatches": 8},
+            {"pipeline": "gpipe"},
             (
-                "microbatches=8: mirrored has no use for it: leave it out (it is for"
+                "pipeline='gpipe': mirrored has no use for it: leave it out (it is for"
                 " pipeline_parallel)"
             ),
         ),

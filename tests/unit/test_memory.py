@@ -59,12 +59,12 @@ def test_what_is_noted_of_a_kind_takes_the_place_of_what_is_held() -> None:
         ("fully_sharded", {"accumulate": 2}, 2 * [HALF | {"gradients": S, "activations": 16 * A}]),
         (
             "pipeline_parallel",
-            {"microbatches": 8},
+            {"accumulate": 8},
             [HALF | {"activations": kept * 64 // 8 * A // 2} for kept in (2, 1)],
         ),
         (
             "pipeline_parallel",
-            {"microbatches": 8, "pipeline": "gpipe"},
+            {"accumulate": 8, "pipeline": "gpipe"},
             2 * [HALF | {"activations": 64 * A // 2}],
         ),
         (

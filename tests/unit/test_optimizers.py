@@ -89,11 +89,6 @@ def test_the_usual_learning_rate_suits_the_optimizer() -> None:
             {"accumulate": 32, "global_batch": 64, "workers": 4},
             "accumulate=32: must divide the 16 examples that are computed at a time",
         ),
-        (
-            "pipeline_parallel",
-            {"accumulate": 2},
-            "accumulate=2: microbatches are the parts of a pipeline's batch: leave it out",
-        ),
     ],
 )
 def test_what_cannot_be_is_refused_in_a_line(

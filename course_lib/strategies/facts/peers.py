@@ -178,18 +178,10 @@ def _fits_pipeline(spec: RunSpec, model: Sketch) -> Refusals:
 
 
 def _check_pipeline(spec: RunSpec, machine: Machine) -> Refusals:
-    """Microbatches that divide the batch, enough of them; they are its parts already."""
-    if spec.accumulate > 1:
-        why = "microbatches are the parts of a pipeline's batch: leave it out, set microbatches"
-        yield "accumulate", why
-    stages, parts = spec.workers, spec.microbatches
-    if spec.batch % parts:
-        divisors = [n for n in range(stages, spec.batch + 1) if spec.batch % n == 0]
-        near = min(divisors, key=lambda n: abs(n - parts))
-        yield "microbatches", f"must divide the batch of {spec.batch}, such as {near}"
-    if spec.pipeline == "1f1b" and parts < stages:
-        why = f"1f1b needs one for each of the {stages} stages at least; gpipe takes fewer"
-        yield "microbatches", why
+    """Enough microbatches."""
+    if spec.pipeline == "1f1b" and spec.accumulate < spec.workers:
+        why = "1f1b needs a microbatch for each stage, "
+        yield "accumulate", f"{why}{spec.workers} at least; gpipe takes fewer"
 
 
 def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
@@ -197,11 +189,11 @@ def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     microbatches that a stage keeps at a time: m with gpipe; with 1f1b n on the first stage and 1 on
     the last.
     """
-    n, m = spec.workers, spec.microbatches
+    n, m = spec.workers, spec.accumulate
     memory = on_workers(spec, share_of(spec, model, n))
     for stage, held in enumerate(memory.values()):
         kept = m if spec.pipeline == "gpipe" else min(m, n - stage)
-        held["activations"] = kept * model.kept(examples // m) // n
+        held["activations"] = kept * model.kept(examples) // n
     return memory
 
 
@@ -225,12 +217,13 @@ PIPELINE_PARALLEL = Strategy(
     order=70,
     check=_check_pipeline,
     fits=_fits_pipeline,
-    default_batch=lambda spec: batch_of(spec.workers, spec.microbatches),
+    default_batch=lambda spec: batch_of(spec.workers, spec.accumulate),
     default_workers=2,
+    default_parts=4,
     model_parallel=True,
     all_reduce=no_all_reduce(
         "Neighbours send each other activations and their gradients; nobody all-reduces."
     ),
     memory=_pipeline_memory,
-    takes=("microbatches", "pipeline"),
+    takes=("pipeline",),
 )

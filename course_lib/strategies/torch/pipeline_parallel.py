@@ -57,7 +57,7 @@ def naive(task: Task) -> dict[str, Any]:
     """
     join(task)
     step, before = stage_of(task)
-    k, last, m = task.index, task.spec.workers - 1, task.spec.microbatches
+    k, last, m = task.index, task.spec.workers - 1, task.spec.accumulate
     ahead = min(last - k, m)  # forward passes before the first backward pass
     share = 1 / (task.spec.workers * m)  # of the work of a step
     with torch.no_grad():  # to know their shape: (batch / m, width)
@@ -116,7 +116,7 @@ def worker(task: Task) -> dict[str, Any]:
         return summed(loss)
 
     # it scales gradients by 1/m
-    schedule = SCHEDULES[spec.pipeline](stage, spec.microbatches, compare)
+    schedule = SCHEDULES[spec.pipeline](stage, spec.accumulate, compare)
     while step.begin():
         inputs, targets = step.read()
         step.draw_as(task.index)  # they read alike, and their layers draw apart
@@ -126,7 +126,7 @@ def worker(task: Task) -> dict[str, Any]:
         schedule.step(*given, **ends, return_outputs=False)
         step.waited()  # for the neighbours to take the last gradients
         # before the first step PyTorch calls `compare` once more, to see the shapes
-        mine = losses[-spec.microbatches :] or [torch.ones(2, device=step.device)]
+        mine = losses[-spec.accumulate :] or [torch.ones(2, device=step.device)]
         loss = torch.stack(mine).mean(0)
         losses.clear()
         if counts(step.workload):
@@ -217,7 +217,7 @@ class Stage(PipelineStage):
     def __init__(self, step: TorchStep) -> None:
         super().__init__(step.model, step.task.index, step.spec.workers, step.device)
         self.step = step
-        self.share = 1 / (step.spec.workers * step.spec.microbatches)  # of the work of a step
+        self.share = 1 / (step.spec.workers * step.spec.accumulate)  # of the work of a step
         self.kept: dict[int, int] = {}  # microbatch -> bytes
 
     def _compute_outputs(self, *args: Any, module: torch.nn.Module, **kwargs: Any) -> Any:
