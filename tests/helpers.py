@@ -30,6 +30,7 @@ from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import gate
 from course_lib.workloads import Workload, order
+from tests.screens import says
 
 P = ParamSpec("P")
 
@@ -198,11 +199,13 @@ def judged(spec: RunSpec) -> None:
         raise refusal
 
 
-def refused(says: str, strategy: str, **fields: Any) -> None:
-    """Check that a strategy with such fields is refused in one line that begins with `says`."""
+def refused(screen: str, strategy: str, **fields: Any) -> SpecError:
+    """The refusal of a strategy with such fields: one line, as a block of the screen says."""
     with pytest.raises(SpecError) as caught:
         spec_for(strategy, **fields)
-    assert str(caught.value).startswith(says) and "\n" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+    says(screen, f"{strategy} {fields or ''}", caught.value)
+    return caught.value
 
 
 def names_a_killed_worker(strategy: str) -> None:

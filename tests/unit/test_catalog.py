@@ -20,6 +20,7 @@ from course_lib.strategies import catalog, trial
 from course_lib.strategies.catalog import STRATEGIES
 from course_lib.strategies.gate import requested
 from tests.helpers import planned, refused, spec_for
+from tests.screens import says
 
 LAPTOP: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), tpu=False, cores=2)
 SERVER: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("torch",), tpu=False, cores=64)
@@ -35,154 +36,45 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "says"),
+    ("name", "given"),
     [
-        (
-            "multi_worker_mirored",
-            {},
-            (
-                "strategy='multi_worker_mirored': did you mean 'multi_worker_mirrored'? allowed:"
-                " one_device, "
-            ),
-        ),
-        ("ddp", {}, "strategy='ddp': did you mean 'multi_worker_mirrored'?"),
-        ("FSDP", {}, "strategy='FSDP': did you mean 'fully_sharded'?"),
-        ("xyzzy", {}, "strategy='xyzzy': allowed: one_device, "),
-        ("one_device", {"framework": "pytorch"}, "framework='pytorch': did you mean 'torch'?"),
-        (
-            "fully_sharded",
-            {"framework": "tensorflow"},
-            "framework='tensorflow': fully_sharded is built in torch only: leave it out",
-        ),
-        (
-            "mirrored",
-            {"workers": 100},
-            "workers=100: allowed: a whole number from 1 to 64 "
-            "(mirrored with tensorflow is one process)",
-        ),
-        (
-            "mirrored",
-            {"slow": {"worker:1": 3.0}},
-            (
-                "slow='worker:1': mirrored with tensorflow is one process, whose devices cannot be"
-                " slowed singly; --framework torch has one for each"
-            ),
-        ),
-        (
-            "multi_worker_mirrored",
-            {"backups": 2},
-            (
-                "backups=2: multi_worker_mirrored has no use for it: leave it out (it is for"
-                " backup_workers)"
-            ),
-        ),
-        (
-            "one_device",
-            {"framework": "tensorflw"},
-            "framework='tensorflw': did you mean 'tensorflow'? allowed: tensorflow, torch",
-        ),
-        ("one_device", {"framework": "python"}, "framework='python': "),
-        (
-            "one_device",
-            {"workload": "digit_cnn"},
-            "workload='digit_cnn': did you mean 'digits_cnn'?",
-        ),
-        (
-            "one_device",
-            {"workers": 3},
-            "workers=3: one_device has exactly 1; multi_worker_mirrored takes more",
-        ),
-        ("one_device", {"workers": 0}, "workers=0: allowed: a whole number from 1 to 256"),
-        (
-            "multi_worker_mirrored",
-            {"workers": -1},
-            "workers=-1: allowed: a whole number from 1 to 256",
-        ),
-        (
-            "multi_worker_mirrored",
-            {"workers": 10_000},
-            "workers=10000: allowed: a whole number from 1 to 256",
-        ),
-        (
-            "multi_worker_mirrored",
-            {"workers": "many"},
-            "workers='many': allowed: a whole number from 1 to 256",
-        ),
-        (
-            "multi_worker_mirrored",
-            {"global_batch": 30},
-            "global_batch=30: must divide evenly over 4 workers, such as 28 or 32",
-        ),
-        (
-            "multi_worker_mirrored",
-            {"slow": {"worker:9": 2.0}},
-            "slow='worker:9': this run has worker:0 to worker:3",
-        ),
-        ("multi_worker_mirrored", {"ps": 2}, "ps=2: multi_worker_mirrored has none: leave it out"),
-        (
-            "multi_worker_mirrored",
-            {"chief": True},
-            "chief=True: multi_worker_mirrored has none: leave it out",
-        ),
-        ("multi_worker_mirrored", {"step": 3}, "field='step': did you mean 'steps'?"),
-        (
-            "mirrored",
-            {"emulate": True},
-            "emulate=True: mirrored has no use for it: leave it out (it is for tpu)",
-        ),
-        (
-            "mirrored",
-            {"bucket_mb": 2.0},
-            "bucket_mb=2.0: is for replicas that are processes: take framework torch",
-        ),
-        (
-            "parameter_server",
-            {"overlap": False},
-            "overlap=False: parameter_server has no use for it: leave it out (it is for mirrored,"
-            " multi_worker_mirrored, fully_sharded)",
-        ),
-        (
-            "one_device",
-            {"cross_device_ops": "nccl"},
-            (
-                "cross_device_ops='nccl': one_device has no use for it: leave it out (it is for"
-                " mirrored)"
-            ),
-        ),
-        (
-            "mirrored",
-            {"pipeline": "gpipe"},
-            (
-                "pipeline='gpipe': mirrored has no use for it: leave it out (it is for"
-                " pipeline_parallel)"
-            ),
-        ),
-        (
-            "parameter_server",
-            {"slow": {"ps:0": 2.0}},
-            "slow='ps:0': only workers can be slowed, such as worker:0",
-        ),
-        (
-            "tensor_parallel",
-            {"workers": 3},
-            "workers=3: must divide the 64 hidden units of digits, such as 2, 4 or 8",
-        ),
-        (
-            "mirrored",
-            {"workers": 3, "global_batch": 128},
-            "global_batch=128: must divide evenly over 3 devices, such as 126 or 129",
-        ),
-        (
-            "one_device",
-            {"evaluate_every": 5, "trace": False},
-            "evaluate_every=5: the accuracy goes into the trace, and this run has none",
-        ),
+        ("multi_worker_mirored", {}),
+        ("ddp", {}),
+        ("FSDP", {}),
+        ("xyzzy", {}),
+        ("one_device", {"framework": "pytorch"}),
+        ("fully_sharded", {"framework": "tensorflow"}),
+        ("mirrored", {"workers": 100}),
+        ("mirrored", {"slow": {"worker:1": 3.0}}),
+        ("multi_worker_mirrored", {"backups": 2}),
+        ("one_device", {"framework": "tensorflw"}),
+        ("one_device", {"framework": "python"}),
+        ("one_device", {"workload": "digit_cnn"}),
+        ("one_device", {"workers": 3}),
+        ("one_device", {"workers": 0}),
+        ("multi_worker_mirrored", {"workers": -1}),
+        ("multi_worker_mirrored", {"workers": 10_000}),
+        ("multi_worker_mirrored", {"workers": "many"}),
+        ("multi_worker_mirrored", {"global_batch": 30}),
+        ("multi_worker_mirrored", {"slow": {"worker:9": 2.0}}),
+        ("multi_worker_mirrored", {"ps": 2}),
+        ("multi_worker_mirrored", {"chief": True}),
+        ("multi_worker_mirrored", {"step": 3}),
+        ("mirrored", {"emulate": True}),
+        ("mirrored", {"bucket_mb": 2.0}),
+        ("parameter_server", {"overlap": False}),
+        ("one_device", {"cross_device_ops": "nccl"}),
+        ("mirrored", {"pipeline": "gpipe"}),
+        ("parameter_server", {"slow": {"ps:0": 2.0}}),
+        ("tensor_parallel", {"workers": 3}),
+        ("mirrored", {"workers": 3, "global_batch": 128}),
+        ("one_device", {"evaluate_every": 5, "trace": False}),
     ],
 )
 def test_bad_input_names_the_field_the_value_and_what_is_allowed(
-    name: str, given: dict[str, Any], says: str
+    name: str, given: dict[str, Any]
 ) -> None:
-    refused(says, name, **given)
+    assert refused("catalog", name, **given).field in {*given, "strategy", "field"}
 
 
 OF_SOME = {field for strategy in STRATEGIES.values() for field in strategy.takes}
@@ -209,11 +101,8 @@ OWN = [
 def test_what_was_set_counts_even_if_it_is_the_default(name: str, field: str) -> None:
     given = {"emulate": False, "overlap": True, "bucket_mb": 1.0}
     usual = given.get(field, RunSpec.model_fields[field].default or "hierarchical_copy")
-    with pytest.raises(SpecError, match=f"{name} has no use for it: leave it out") as caught:
-        spec_for(
-            name,
-            **{"framework": None, **given_for(name), field: usual},
-        )
+    with pytest.raises(SpecError, match=f"{name} has no use") as caught:
+        spec_for(name, **{"framework": None, **given_for(name), field: usual})
     assert caught.value.field == field
 
 
@@ -222,10 +111,7 @@ def test_the_size_of_a_model_counts_as_set_where_the_workload_has_another() -> N
         spec_for("one_device", workload="wide").parameters
         == spec_for("one_device", workload="wide", parameters=1_000_000).parameters
     )
-    with pytest.raises(
-        SpecError,
-        match=r"parameters=1000000: digits has no use for it: leave it out \(it is for wide\)",
-    ):
+    with pytest.raises(SpecError, match=r"parameters=1000000: digits has .* wide"):
         spec_for("one_device", parameters=1_000_000)
 
 
@@ -249,23 +135,9 @@ def test_a_saved_spec_says_what_its_run_had_a_use_for_and_can_be_run_again(
 
 
 ONE_HOST = {
-    **{
-        ("one_device", framework): "one_device with [a-z]+ is one process"
-        for framework in ("tensorflow", "torch")
-    },
-    **{(name, "tensorflow"): "is one process" for name in ("mirrored", "tpu", "central_storage")},
-    (
-        "tensor_parallel",
-        "tensorflow",
-    ): r"is one process, so on one host: leave it out \(--framework torch can be on several\)",
-    (
-        "mirrored",
-        "torch",
-    ): (
-        r"the devices of one machine, so on one host: leave it out \(multi_worker_mirrored can be"
-        r" on several\)"
-    ),
-    ("central_storage", "torch"): "memory that all its workers share",
+    *(("one_device", framework) for framework in ("tensorflow", "torch")),
+    *((name, "tensorflow") for name in ("mirrored", "tpu", "central_storage", "tensor_parallel")),
+    *((name, "torch") for name in ("mirrored", "central_storage")),
 }
 
 
@@ -280,17 +152,20 @@ def test_hosts_and_links_are_refused_with_the_reason_if_workers_cannot_be_on_sev
         {"hosts": 2, "links": {1: fast}},
         {"placement": {"worker:1": 1}},
     ]
+    whys: set[tuple[str, str]] = set()
     for given in spread:
         given |= {"workers": 2, "framework": framework, **given_for(name)}
-        if why := ONE_HOST.get((name, framework)):
-            with pytest.raises(SpecError, match=why):
-                spec_for(name, **given)
-            with pytest.raises(SpecError, match=why):
-                spec_for(RunSpec(strategy=name, **given))
+        if (name, framework) in ONE_HOST:
+            for what, fields in ((name, given), (RunSpec(strategy=name, **given), {})):
+                with pytest.raises(SpecError) as caught:
+                    spec_for(what, **fields)
+                whys.add((caught.value.field, caught.value.allowed))
         else:
             assert spec_for(name, **given).hosts == 2
     if (name, framework) in ONE_HOST:
-        with pytest.raises(SpecError, match=r"link='500 Mbit/s, 0 ms': .*one host: leave it out"):
+        assert [field for field, _ in sorted(whys)] == ["hosts", "placement"]
+        says("catalog", f"{name} with {framework} on hosts", "\n".join({why for _, why in whys}))
+        with pytest.raises(SpecError, match=r"link='500 Mbit/s, 0 ms': .*one host"):
             spec_for(name, framework=framework, link=fast, **given_for(name))
         assert spec_for(name, framework=framework, hosts=1, **given_for(name)).hosts == 1
 
@@ -314,22 +189,14 @@ def test_who_takes_an_all_reduce_of_ours_has_one_to_replace_and_the_plan_says_it
             assert (reason.choice in ("ring", "gloo", "nccl")) == (its is None)
             if not STRATEGIES[name].takes_schedule:
                 refusal = (
-                    "has no all-reduce to replace"
-                    if reason.choice == "none"
-                    else "keeps the framework's own"
+                    "no all-reduce to replace" if reason.choice == "none" else "framework's own"
                 )
                 with pytest.raises(SpecError, match=refusal):
                     spec_for(name, **fields, all_reduce="ring")
 
 
 def test_mirrored_with_torch_names_the_same_program_that_takes_an_all_reduce_of_ours() -> None:
-    with pytest.raises(
-        SpecError,
-        match=(
-            "mirrored keeps the framework's own; multi_worker_mirrored is the same program and"
-            " takes yours"
-        ),
-    ):
+    with pytest.raises(SpecError, match=r"mirrored .*; multi_worker_mirrored is the same"):
         spec_for("mirrored", framework="torch", all_reduce="ring")
 
 
@@ -344,9 +211,7 @@ def test_replicas_of_one_process_may_be_given_by_their_own_name() -> None:
 
 
 def test_fields_beside_a_ready_made_spec_are_refused_and_not_forgotten() -> None:
-    with pytest.raises(
-        SpecError, match=r"steps=5: a RunSpec says all there is: RunSpec\(\.\.\., steps=\.\.\.\)"
-    ):
+    with pytest.raises(SpecError, match=r"steps=5: .*RunSpec\(\.\.\., steps=\.\.\.\)"):
         course_lib.start(RunSpec(workers=2), steps=5)
 
 
@@ -359,7 +224,7 @@ def test_what_a_ready_made_spec_leaves_open_is_as_the_strategy_usually_has_it() 
 
 
 def test_a_ready_made_spec_is_checked_too() -> None:
-    with pytest.raises(SpecError, match="one_device has exactly 1"):
+    with pytest.raises(SpecError, match=r"workers=2: .* 1;"):
         spec_for(RunSpec(strategy="one_device", workers=2))
 
 
@@ -367,24 +232,22 @@ def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(catalog.importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(
-        Unavailable,
-        match=r"torch is unavailable here: it is not installed\. Install it: pip install torch\.",
-    ):
+    with pytest.raises(Unavailable) as caught:
         spec_for("one_device", framework="torch")
-    assert {(row["reality"], row["cure"]) for row in catalog.rows(LAPTOP)} == {
-        ("unavailable", "Install it: pip install tensorflow."),
-        ("unavailable", "Install it: pip install torch."),
-    }
+    assert caught.value.what == "torch" and "pip install torch" in caught.value.cure
+    says("catalog", "not installed", caught.value)
+    rows = catalog.rows(LAPTOP)
+    assert {row["reality"] for row in rows} == {"unavailable"}
+    assert all(f"pip install {row['framework']}" in row["cure"] for row in rows)
 
 
 def test_nccl_need_not_be_asked_for_where_it_can_work() -> None:
     """On a laptop it is unavailable: see test_every_row."""
     spec = RunSpec(workers=2, framework="torch", all_reduce="nccl")
-    why = "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
     check = catalog.find("multi_worker_mirrored").check
-    assert [*check(spec, SERVER)] == [("all_reduce", why)]
-    with pytest.raises(Unavailable, match="nccl is unavailable here"):
+    ((field, why),) = check(spec, SERVER)
+    assert field == "all_reduce" and "NCCL" in why
+    with pytest.raises(Unavailable, match="nccl"):
         list(check(spec, LAPTOP))
 
 
@@ -395,7 +258,7 @@ def test_rows_say_what_is_real_on_this_machine() -> None:
     assert laptop["tpu", "tensorflow"]["reality"] == "unavailable"
     assert "--emulate" in laptop["tpu", "tensorflow"]["cure"]
     assert "gloo" in laptop["multi_worker_mirrored", "torch"]["why"]
-    assert "NCCL for up to 2 workers" in server["multi_worker_mirrored", "torch"]["why"]
+    assert "NCCL" in server["multi_worker_mirrored", "torch"]["why"]
     assert "RING" in server["multi_worker_mirrored", "tensorflow"]["why"]
 
 
