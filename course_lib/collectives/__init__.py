@@ -3,7 +3,6 @@ reads the schedule.
 """
 
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, HALVES, build, closed_form, find
-from course_lib.collectives.contributions import Problem, State
 from course_lib.collectives.cost import (
     AlphaBeta,
     ClosedForm,
@@ -15,6 +14,6 @@ from course_lib.collectives.cost import (
 )
 from course_lib.collectives.schedule import Round, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
-from course_lib.collectives.verify import Proof, verify
+from course_lib.collectives.verify import Problem, Proof, State, verify
 
-globals().update(ALGORITHMS | FOILS | HALVES)  # `ring`, `tree_reduce` and so on, by their names
+globals().update(ALGORITHMS | FOILS | HALVES)  # `ring`, `ring_all_gather` and so on, by their names

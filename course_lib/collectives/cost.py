@@ -126,18 +126,13 @@ class Cost:
         nothing leaves a host.
         """
         sides = ("up", self.up), ("down", self.down)
-        links = {f"host {host} {way}": n for way, side in sides for host, n in enumerate(side)}
-        name = max(links, key=links.__getitem__)
-        return (name, links[name]) if links[name] else ("none", 0)
+        links = [(n, f"host {i} {way}") for way, side in sides for i, n in enumerate(side) if n]
+        most, name = max(links, key=operator.itemgetter(0), default=(0, "none"))
+        return name, most
 
     def __repr__(self) -> str:
-        link, most = self.busiest_link
-        across = f", busiest link {link} {most} bytes" if most else ""
-        each = f"at most {self.bytes_per_rank} bytes sent by a rank"
-        return (
-            f"Cost({self.schedule.name}: {self.rounds} rounds, {self.messages} messages, "
-            f"{each}{across}, {self.seconds:.3g} s)"
-        )
+        each = f"{self.rounds} rounds, at most {self.bytes_per_rank} bytes sent by a rank"
+        return f"Cost({self.schedule.name}: {each}, {self.seconds:.3g} s)"
 
 
 def cost(

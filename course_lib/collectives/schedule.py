@@ -11,11 +11,13 @@ Both are read in the same way: `schedule.rounds[2][0]` is a `Transfer`.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import itertools
 import operator
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, NamedTuple, get_args, overload
+from typing import Any, Literal, NamedTuple, get_args
 
 import numpy as np
 
@@ -81,11 +83,7 @@ class Round(Sequence[Transfer]):
             for chunk in range(first, first + chunks):
                 yield Transfer(src, dst, chunk, OPS[reduce])
 
-    @overload
-    def __getitem__(self, index: int) -> Transfer: ...
-    @overload
-    def __getitem__(self, index: slice) -> tuple[Transfer, ...]: ...
-    def __getitem__(self, index: int | slice) -> Transfer | tuple[Transfer, ...]:
+    def __getitem__(self, index: Any) -> Any:
         return tuple(self)[index]
 
     def __eq__(self, other: object) -> bool:
@@ -95,26 +93,19 @@ class Round(Sequence[Transfer]):
         return hash(tuple(self))
 
     def __repr__(self) -> str:
-        if len(self) == 0 or len(self) > 1000:
-            return f"Round({len(self)} transfers)"
-        more = ", ..." if len(self) > 4 else ""
-        return f"Round({len(self)} transfers: {', '.join(map(str, self[:4]))}{more})"
+        return f"Round({len(self)} transfers: {_listed(self, 4)})"
 
 
 def _transfer(given: Any, number: int) -> Transfer:
     """The transfer that a learner gave in round `number`. Raises SpecError."""
-    where = f"rounds[{number}]"
-    try:
-        src, dst, chunk, op = given
-    except (TypeError, ValueError):
-        raise SpecError(where, given, "each transfer is Transfer(src, dst, chunk, op)") from None
-    if op not in OPS:
-        allowed = "'reduce' (add to what is there) or 'copy' (take its place)"
-        raise SpecError(f"{where} {src}→{dst} op", op, allowed)
-    for name, value in (("src", src), ("dst", dst), ("chunk", chunk)):
-        if not hasattr(value, "__index__"):
-            raise SpecError(f"{where} {name}", value, "a whole number (divide with //, not /)")
-    return Transfer(operator.index(src), operator.index(dst), operator.index(chunk), op)
+    with contextlib.suppress(TypeError, ValueError):
+        *numbers, op = given
+        src, dst, chunk = map(operator.index, numbers)
+        if op in OPS:
+            return Transfer(src, dst, chunk, op)
+    allowed = "each transfer is Transfer(src, dst, chunk, op), with whole numbers (divide with //, "
+    allowed += "not /), and as op 'reduce' (add to what is there) or 'copy' (take its place)"
+    raise SpecError(f"rounds[{number}]", given, allowed)
 
 
 @dataclass(frozen=True, repr=False)
@@ -220,11 +211,14 @@ class Schedule:
 
     def __str__(self) -> str:
         """A line for each round, with an arrow for each transfer; long ones are cut."""
-        lines = [
-            f"  {i}: {', '.join(map(str, r[:16]))}{' ...' if len(r) > 16 else ''}"
-            for i, r in enumerate(self.rounds[:32])
-        ]
-        return "\n".join([repr(self), *lines, *(["  ..."] if len(self.rounds) > 32 else [])])
+        lines = [f"  {i}: {_listed(r, 16)}" for i, r in enumerate(self.rounds)]
+        return _listed([repr(self), *lines], 33, "\n")
+
+
+def _listed(items: Sequence[object], most: int, separator: str = ", ") -> str:
+    """Join the first items as text; dots stand for more."""
+    more = ["..."] if len(items) > most else []
+    return separator.join([*map(str, itertools.islice(items, most)), *more])
 
 
 def check_number(name: str, value: int, least: int = 1) -> int:

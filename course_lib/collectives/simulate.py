@@ -43,10 +43,8 @@ class Simulation:
         return float(self.finish.max())
 
     def __repr__(self) -> str:
-        return (
-            f"Simulation({self.schedule.name}, {self.schedule.ranks} ranks, "
-            f"{self.messages} messages, {self.seconds:.3g} s simulated)"
-        )
+        of = f"{self.schedule.name}, {self.messages} messages"
+        return f"Simulation({of}, {self.seconds:.3g} s simulated)"
 
 
 def simulate(

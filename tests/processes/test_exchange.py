@@ -35,11 +35,9 @@ from course_lib.collectives import (
     program,
     ring,
     tree,
-    tree_broadcast,
     verify,
 )
-from course_lib.collectives.contributions import goal
-from course_lib.collectives.contributions import start as contributed
+from course_lib.collectives.verify import goal, whole
 from course_lib.errors import LockstepError, Mismatch, RankLost, SpecError
 from course_lib.exchange import Communicator
 from course_lib.exchange.connection import Connection as ToPeer
@@ -78,7 +76,7 @@ def brought(schedule: Schedule, rank: int, length: int, dtype: Any = "int64") ->
     """
     array = np.full(length, -1 if rank < schedule.workers else 0)
     for chunk, part in enumerate(parts(schedule, length)):
-        if contributed(schedule, rank, chunk):
+        if whole(schedule, chunk) & 1 << rank:
             array[part] = contributions(schedule.workers, length)[rank, part]
     return array.astype(dtype)
 
@@ -488,6 +486,9 @@ def test_what_is_still_on_its_way_to_another_host_is_not_written_over() -> None:
 
 
 def test_thousands_of_pieces_that_nobody_has_asked_after_stop_nothing() -> None:
+    def from_rank(src: int) -> Schedule:
+        return Schedule("mine", 2, 1, [[Transfer(src, 1 - src, 0, "copy")]])  # type: ignore[list-item]
+
     def work(task: Any) -> bool:
         program.PIECE = 64
         # takes its time, so that rank 1 has read each piece before the next one is there
@@ -496,10 +497,10 @@ def test_thousands_of_pieces_that_nobody_has_asked_after_stop_nothing() -> None:
             ToPeer.offer = lambda self, parts: time.sleep(1e-5) or offer(self, parts)  # type: ignore[method-assign,func-returns-value]
         with group_of(task, (0, 0)) as group:
             array = np.full(10_000, 5 if task.rank == 0 else 0)
-            group.execute(tree_broadcast(2), array)
+            group.execute(from_rank(0), array)
             if task.rank == 0:
                 time.sleep(0.3)  # does not look at what rank 1 says meanwhile
-            group.execute(tree_broadcast(2, root=1), array)
+            group.execute(from_rank(1), array)
             return bool((array == 5).all())
 
     assert in_a_run(work, 2) == [True, True]

@@ -335,7 +335,7 @@ def divides_by_one_less(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, [[T(0, 1 % (workers - 1), 0, "reduce")]])
 
 
-@wrong("ring", "a whole number (divide with //, not /)")
+@wrong("ring", "with whole numbers (divide with //, not /)")
 def halves_with_a_slash(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, [[T(0, workers / 2, 0, "reduce")]])  # type: ignore[arg-type]
 
@@ -470,7 +470,7 @@ def leaders_in_a_chain(workers: int, hosts: int) -> Schedule:
     return levels(workers, hosts, line)
 
 
-@wrong("hierarchical", "on 2 hosts:\nrank 1 never receives")
+@wrong("hierarchical", "on 2 hosts:\nrank 0 has all of chunk 0")
 @wrong("hierarchical", "Each host has the sum of all, but not each of its ranks")
 def never_back_inside(workers: int, hosts: int) -> Schedule:
     return ring(workers) if hosts == 1 else levels(workers, hosts, down=False)
@@ -572,8 +572,7 @@ test_a_wrong_answer_is_rejected_in_words_that_name_its_mistake = ANSWERS.rejecte
 def test_a_wrong_answer_is_shown_in_the_smallest_case_that_fails_with_its_rounds() -> None:
     text = check("tree", unchanged).text
     assert text.startswith(
-        "unchanged is wrong for 4 workers:\nrank 3 receives chunk 0 for the last time in round 2,"
-        " from rank 2"
+        "unchanged is wrong for 4 workers:\nrank 2 has all of chunk 0 after the last round, but"
     )
     assert "It is right for 1, 2, 3 workers." in text
     assert text.endswith(

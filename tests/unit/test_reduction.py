@@ -227,7 +227,7 @@ def test_a_wrong_function_of_a_learners_own_is_refused_in_the_words_of_the_proof
         (lambda workers: ring(workers + 1), "a schedule for 4 workers was asked for"),
         (
             lambda workers: Schedule("mine", workers, 1, rounds([Transfer(0, 9, 0, "reduce")])),
-            "there are only ranks 0 to 3",
+            "ranks are numbered from 0 to 3",
         ),
         (
             lambda workers: Schedule("mine", workers, 1, rounds([(0, 1)])),

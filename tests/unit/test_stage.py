@@ -430,8 +430,8 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
         in (tmp_path / "s.html").read_text()
     )
     assert run(app, ["--out", str(tmp_path / "s.svg"), "--round", "1"]).exit_code == 0
-    assert run(app, ["tree_reduce", "--out", str(tmp_path / "half.svg")]).exit_code == 0
-    assert "tree_reduce" in (tmp_path / "half.svg").read_text()
+    assert run(app, ["ring_all_gather", "--out", str(tmp_path / "half.svg")]).exit_code == 0
+    assert "ring_all_gather" in (tmp_path / "half.svg").read_text()
     for wrong, words in (
         (["rong"], "did you mean 'ring'"),
         (["--out", "s.pdf"], ".html or .svg"),

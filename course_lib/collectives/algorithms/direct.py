@@ -6,7 +6,7 @@ The letters are explained in `ring.py`.
 import numpy as np
 
 from course_lib.collectives.cost import ClosedForm, Terms
-from course_lib.collectives.schedule import CollectiveKind, Op, Round, Schedule, check_number
+from course_lib.collectives.schedule import Round, Schedule, check_number
 
 ORDER = 8
 
@@ -20,8 +20,11 @@ def direct(workers: int) -> Schedule:
     right neighbour, so that the messages to one rank do not all arrive at once. Source: the
     pairwise exchange of Thakur, Rabenseifner & Gropp 2005, with all its rounds in one.
     """
-    first, second = direct_reduce_scatter(workers), direct_all_gather(workers)
-    return Schedule("direct", workers, chunks=workers, rounds=[*first.rounds, *second.rounds])
+    src = np.tile(np.arange(check_number("workers", workers)), workers - 1)
+    dst = (src + np.repeat(np.arange(1, workers), workers)) % workers
+    # chunk c is added up by rank c
+    rounds = [Round(src, dst, dst, "reduce"), Round(src, dst, src, "copy")] if workers > 1 else []
+    return Schedule("direct", workers, chunks=workers, rounds=rounds)
 
 
 def closed_form(P: int, S: int) -> ClosedForm:
@@ -29,32 +32,3 @@ def closed_form(P: int, S: int) -> ClosedForm:
     each = 2 * (P - 1) * S / P
     rounds = 2 if P > 1 else 0
     return ClosedForm(rounds, each, Terms(2 * (P - 1), each, reduced=each / 2, delays=rounds))
-
-
-def direct_reduce_scatter(workers: int) -> Schedule:
-    """The first half: rank c ends with the sum of chunk c. 1 round, P-1 messages of S/P a rank.
-
-    Time (P-1)(α + Sβ/P + Sγ/P).
-    """
-    return _half("direct_reduce_scatter", "reduce_scatter", workers, "reduce")
-
-
-def direct_all_gather(workers: int) -> Schedule:
-    """The second half: chunk c starts on rank c and ends everywhere.
-
-    1 round, P-1 messages of S/P a rank. Time (P-1)(α + Sβ/P).
-    """
-    return _half("direct_all_gather", "all_gather", workers, "copy")
-
-
-HALVES = (direct_reduce_scatter, direct_all_gather)
-
-
-def _half(name: str, kind: CollectiveKind, workers: int, op: Op) -> Schedule:
-    """A round in which each rank sends every other one the chunk of which that is the owner, to be
-    added ("reduce"), or its own ("copy").
-    """
-    src = np.tile(np.arange(check_number("workers", workers)), workers - 1)
-    dst = (src + np.repeat(np.arange(1, workers), workers)) % workers
-    rounds = [Round(src, dst, dst if op == "reduce" else src, op)] if workers > 1 else []
-    return Schedule(name, workers, workers, rounds, kind)

@@ -21,7 +21,11 @@ def tree(workers: int) -> Schedule:
     but not recursive doubling, which needs about half as many rounds. All S bytes are sent in each
     round, so it is bad for large messages. Source: Thakur, Rabenseifner & Gropp 2005.
     """
-    rounds = [*tree_reduce(workers).rounds, *tree_broadcast(workers).rounds]
+    rounds: list[Round] = []
+    for gap in [2**k for k in range((workers - 1).bit_length())][::-1]:
+        high = np.arange(gap, workers, 2 * gap)
+        up, down = Round(high, high - gap, 0, "reduce"), Round(high - gap, high, 0, "copy")
+        rounds = [up, *rounds, down]
     return Schedule("tree", workers, chunks=1, rounds=rounds)
 
 
@@ -29,33 +33,3 @@ def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `tree` among P workers with S bytes each."""
     L = (P - 1).bit_length()
     return ClosedForm(2 * L, L * S, Terms(2 * L, 2 * L * S, reduced=L * S, delays=2 * L))
-
-
-def tree_reduce(workers: int, root: int = 0) -> Schedule:
-    """The first half: rank `root` ends with the sum. ⌈lg P⌉ rounds, each other rank sends S once.
-
-    Time ⌈lg P⌉(α + Sβ + Sγ).
-    """
-    rounds = [Round(high, low, 0, "reduce") for low, high in _pairs(workers, root)]
-    return Schedule("tree_reduce", workers, chunks=1, rounds=rounds, kind="reduce", owners=(root,))
-
-
-def tree_broadcast(workers: int, root: int = 0) -> Schedule:
-    """The second half: every rank ends with what `root` had. ⌈lg P⌉ rounds, `root` sends ⌈lg P⌉ S.
-
-    Time ⌈lg P⌉(α + Sβ).
-    """
-    rounds = [Round(low, high, 0, "copy") for low, high in reversed(_pairs(workers, root))]
-    return Schedule("tree_broadcast", workers, 1, rounds, kind="broadcast", owners=(root,))
-
-
-HALVES = (tree_reduce, tree_broadcast)
-
-
-def _pairs(workers: int, root: int) -> list[tuple[np.ndarray, np.ndarray]]:
-    """The pairs of ranks in each round of the reduction: those that receive a sum and go on, and
-    those that send theirs.
-    """
-    gaps = [2**k for k in range((workers - 1).bit_length())]
-    seats = [(np.arange(gap, workers, 2 * gap), gap) for gap in gaps]
-    return [((seat - gap + root) % workers, (seat + root) % workers) for seat, gap in seats]

@@ -27,8 +27,8 @@ from course_lib.collectives import (
     verify,
 )
 from course_lib.collectives.algorithms import Algorithm, find
-from course_lib.collectives.contributions import goal, sound, whole
 from course_lib.collectives.cost import AlphaBeta, Topology, bus_bandwidth, cost
+from course_lib.collectives.verify import goal, sound, whole
 from course_lib.errors import SpecError, line_of
 from course_lib.record.events import Message
 from course_lib.record.trace import Trace

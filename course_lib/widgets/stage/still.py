@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from course_lib.collectives import State, Transfer, cost
-from course_lib.collectives.contributions import goal, members
+from course_lib.collectives.verify import goal, members
 from course_lib.text import amount
 from course_lib.widgets.kit import Inside, Markup, element, join, svg
 from course_lib.widgets.kit.palette import INK

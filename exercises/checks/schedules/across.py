@@ -14,8 +14,8 @@ from typing import Any
 
 from course_lib.collectives import Schedule, cost
 from course_lib.collectives.algorithms.ring import ring
-from course_lib.collectives.contributions import whole
 from course_lib.collectives.schedule import place
+from course_lib.collectives.verify import whole
 from course_lib.course.answers import Unusable, Verdict
 from course_lib.reduction.measure import job, measure
 from course_lib.spec.fields import Link

@@ -11,8 +11,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from course_lib.collectives import Round, Schedule, Transfer
-from course_lib.collectives.contributions import ranks_text, sound, whole
 from course_lib.collectives.schedule import Op
+from course_lib.collectives.verify import ranks_text, sound, whole
 from course_lib.course.handed_in import TookTooLong, bounded
 
 from .attempt import LONGEST_TRY, SIZES, Attempt

@@ -14,8 +14,6 @@ from course_lib.collectives import (
     hierarchical,
     parameter_server,
     ring,
-    tree_broadcast,
-    tree_reduce,
 )
 
 NAMES = [*ALGORITHMS, *FOILS, *HALVES]
@@ -37,10 +35,6 @@ def schedules(name: str, workers: int) -> Iterator[Schedule]:
         yield ring(workers, order=[*range(0, workers, 2), *range(1, workers, 2)])
     if name == "ring_worst_order":
         yield from (FOILS[name](workers, hosts) for hosts in _uneven(workers))
-    if name in ("tree_reduce", "tree_broadcast"):
-        yield {"tree_reduce": tree_reduce, "tree_broadcast": tree_broadcast}[name](
-            workers, root=workers - 1
-        )
 
 
 def _uneven(workers: int) -> Iterator[tuple[int, ...]]:

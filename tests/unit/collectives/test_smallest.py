@@ -48,7 +48,7 @@ def blind_to_hosts(P: int, hosts: object = 1) -> Schedule:
         (
             off_by_one,
             2,
-            "rank 0 never receives chunk 1 from rank 1, which has all of it after the last round",
+            "rank 1 has all of chunk 1 after the last round, but does not send it to rank 0",
         ),
         (no_modulo, 1, "Is % 1 missing?"),
         (powers_only, 3, "right for powers of two only"),
@@ -70,7 +70,7 @@ def test_smallest_failure_of_a_learner(function, workers, words):
 def test_no_failure_of_a_right_function():
     assert smallest_failure("ring", up_to=9) is None
     assert smallest_failure("hierarchical", up_to=9) is None
-    assert smallest_failure("tree_broadcast", up_to=9, kind="broadcast") is None
+    assert smallest_failure("ring_all_gather", up_to=9, kind="all_gather") is None
 
 
 def test_the_kind_asked_for_counts():

@@ -14,7 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from course_lib.collectives import Schedule, Transfer, build, place, verify
-from course_lib.collectives.contributions import goal, members, start
 from course_lib.collectives.program import (
     MINE,
     PIECE,
@@ -29,6 +28,7 @@ from course_lib.collectives.program import (
     program,
 )
 from course_lib.collectives.schedule import Op
+from course_lib.collectives.verify import goal, members, whole
 
 from ..collectives.cases import NAMES, mine, schedules
 
@@ -81,7 +81,7 @@ class World:
         s = self.schedule
         for rank in range(s.ranks):
             for chunk, element in self.elements():
-                self.memory[rank, self.home, element] = number(start(s, rank, chunk))
+                self.memory[rank, self.home, element] = number(whole(s, chunk) & 1 << rank)
         ranks = {rank: _Rank(self, rank, self.programs[rank]).run() for rank in range(s.ranks)}
         waits: dict[int, Wait] = {rank: lambda: True for rank in ranks}
         while ranks:
@@ -401,11 +401,10 @@ def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
 
 
 def test_a_program_names_its_peers_and_those_it_sends_to() -> None:
-    up, down = (
-        program(build(name, 4), (0,) * 4, 0, 1, 8) for name in ("tree_reduce", "tree_broadcast")
-    )
-    assert (up.peers, up.sent_to) == ((1, 2), ())
-    assert (down.peers, down.sent_to) == ((1, 2), (1, 2))
+    up = [[Transfer(1, 0, 0, "reduce"), Transfer(2, 0, 0, "reduce")]]
+    for rounds, to in ((up, ()), ([[t._replace(src=0, dst=t.src) for t in up[0]]], (1, 2))):
+        work = program(Schedule("mine", 3, 1, rounds), (0,) * 3, 0, 1, 8)
+        assert (work.peers, work.sent_to) == ((1, 2), to)
 
 
 def test_neighbouring_chunks_of_a_message_are_one_part() -> None:
