@@ -6,9 +6,8 @@ import functools
 import importlib.util
 import sys
 import time
-from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -27,7 +26,6 @@ ENDLESS = "Does a loop in it never end?"
 ROOT = Path(__file__).parents[2]
 CHECKS = ROOT / "exercises" / "checks"
 _PACKAGE = "exercise_checks"
-_asked: Counter[str] = Counter()  # hints given so far, by task
 MOST = 5000  # characters of a verdict
 
 
@@ -45,6 +43,10 @@ class Verdict:
     hint: str = ""
     shown: Schedule | Trace | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("text", "hint"):  # words of an answer may be in them
+            object.__setattr__(self, name, _harmless(getattr(self, name)))
+
     def __bool__(self) -> bool:
         return self.state == "passed"
 
@@ -53,7 +55,7 @@ class Verdict:
         return f"{text}\n\n{self.hint}" if self.hint else text
 
     def _repr_html_(self) -> str:
-        from course_lib.course.card import card  # widgets take long to import
+        from course_lib.course.cards import card  # widgets take long to import
 
         return card(self)
 
@@ -83,6 +85,13 @@ class Unusable(Exception):
     """Raised by a judge for an answer that cannot be judged; its text tells the learner why."""
 
 
+def _harmless(text: str) -> str:
+    """The text, cut if it is long, without what a terminal may take for an order."""
+    cut = len(text) - MOST
+    kept = "".join(c if c.isprintable() or c == "\n" else "?" for c in text[:MOST])
+    return kept if cut <= 0 else f"{kept} [... {cut:,} characters more]"
+
+
 # --- the exercise sets ---
 
 
@@ -98,9 +107,10 @@ def sets() -> dict[str, tuple[ExerciseTask, ...]]:
         why = f"there is no folder {CHECKS}: an installed package has no exercises"
         cure = "Take a copy of the whole course, and run `pip install -e .` (or `make lab`) in it"
         raise Unavailable("checking exercises", why, cure)
-    sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(sys.modules[_PACKAGE])
-    cloudpickle.register_pickle_by_value(sys.modules[_PACKAGE])  # tasks of a run do not have it
+    package = sys.modules[_PACKAGE] = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(package)
+    # neither tasks of a run nor the process of an examinee have it
+    cloudpickle.register_pickle_by_value(package)
     modules = {module.__name__.partition(".")[2]: module for module in lazy.modules(_PACKAGE)}
     return {name: module.TASKS for name, module in modules.items() if name[0].isdigit()}
 
@@ -125,7 +135,7 @@ def check(task: str, answer: Any) -> Verdict:
 
         check("ring", my_ring)
     """
-    from course_lib.course.progress import note  # widgets take long to import
+    from course_lib.course.cards import note  # widgets take long to import
 
     verdict = judged(find(task), answer)
     note(task, verdict.state)
@@ -146,14 +156,19 @@ def judged(asked: ExerciseTask, answer: Any) -> Verdict:
     try:
         with Line(lambda: f"Checking {task}: {time.monotonic() - began:.0f} s"), few_words(name):
             verdict = asked.judge(task, answer)
-        if verdict and answer.used:
-            verdict = _not_yet_yours(asked, answer)
-        return replace(verdict, text=short(verdict.text), hint=short(verdict.hint))
+        if not (verdict and answer.used):
+            return verdict
+        used = answer.used[0]
+        words = [words for full, words in asked.ready_made.items() if belongs(used, full)]
+        what = words[0] if words else "turning off the check's own watch"
+        text = f"This is {what}: right, and not yet yours. {name} runs {used}."
+        cure = "Read how that is done if you like; then write it out, without calling it."
+        return Verdict(task, "not yet", text, cure)
     except NotImplementedError:  # the stub that an exercise begins with
         text = "Nothing is here yet: write the function, then check it again."
         return Verdict(task, "to do", text)
     except Unusable as problem:
-        text = short(str(problem))
+        text = str(problem)
     except TookTooLong as late:
         text = f"{name} had not come back after {late.seconds:g} seconds of computing. {ENDLESS}"
     except SystemExit:
@@ -163,40 +178,10 @@ def judged(asked: ExerciseTask, answer: Any) -> Verdict:
     return Verdict(task, "not yet", text)
 
 
-def _not_yet_yours(asked: ExerciseTask, answer: Answer) -> Verdict:
-    """The verdict on an answer that is right because it calls what is ready-made."""
-    mine, used = answer.__name__, answer.used[0]
-    words = [words for name, words in asked.ready_made.items() if belongs(used, name)]
-    if not words:
-        text = f"{mine} calls {used}, which turns the check's own watch off: leave it out."
-        return Verdict(asked.name, "not yet", text)
-    text = f"This is {words[0]}: right, and not yet yours. {mine} runs {used}."
-    cure = "Read how that is done if you like; then write it out, without calling it."
-    return Verdict(asked.name, "not yet", text, cure)
-
-
-def short(text: str) -> str:
-    """The text, cut if it is long: words of an answer may be in it."""
-    cut = len(text) - MOST
-    return text if cut <= 0 else f"{text[:MOST]} [... {cut:,} characters more]"
-
-
-class Hint(str):
-    """A hint, which a notebook shows without quotes, line by line."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-def hint(task: str, level: int | None = None) -> Hint:
-    """The next hint for a task; each call says more, up to the third. `level` (1 to 3) gives that
-    hint instead. Raises SpecError for an unknown task or level.
+def hint(task: str, level: int = 1) -> None:
+    """Print one of the three hints for a task; each `level`, 1 to 3, says more than the one before.
+    Raises SpecError for an unknown task or level.
     """
-    hints = find(task).hints
-    if level is None:
-        _asked[task] = level = min(_asked[task] + 1, len(hints))
-    if level not in range(1, len(hints) + 1):
-        raise SpecError("level", level, f"1 to {len(hints)}")
-    return Hint(f"Hint {level} of {len(hints)} for {task}. {hints[level - 1]}")
+    if level not in (1, 2, 3):
+        raise SpecError("level", level, "1 to 3")
+    print(f"Hint {level} of 3 for {task}. {find(task).hints[level - 1]}")

@@ -1,10 +1,9 @@
 """`grade`: check all answers in a learner's notebook. The process that judges them, this one, never
-runs the learner's code. The examinee does (`examinee.py`), in a run of its own: it calls the
+runs the learner's code. The examinee does (`handed_in.py`), in a run of its own: it calls the
 learner's functions as the judge asks, and their results come here as plain data, through a socket.
 With all that it starts, it is held to bounds.
 """
 
-import pickle
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -14,30 +13,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import cloudpickle
 import nbformat
 import psutil
 from pydantic import BaseModel, Field, ValidationError
 
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.run import START, Run
-from course_lib.course.answers import (
-    ENDLESS,
-    ExerciseTask,
-    Unusable,
-    Verdict,
-    judged,
-    sets,
-    short,
-)
-from course_lib.course.examinee import examine
-from course_lib.course.handed_in import (
-    Answer,
-    TookTooLong,
-    bounded,
-    charge,
-    computing_left,
-    rebuilt,
-)
+from course_lib.course import handed_in
+from course_lib.course.answers import ENDLESS, ExerciseTask, Unusable, Verdict, judged, sets
+from course_lib.course.handed_in import computing_left, rebuilt
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
 from course_lib.hardware import probe
 from course_lib.hardware.limits import gigabytes
@@ -81,31 +66,17 @@ def grade(path: Path, bounds: Bounds = USUAL) -> list[Verdict]:
     tasks, cells = read(path)
     verdicts: list[Verdict] = []
     while left := tasks[len(verdicts) :]:
-        verdicts += _verdicts(path.resolve().parent, cells, left, bounds)
-    return [replace(v, text=printable(v.text), hint=printable(v.hint)) for v in verdicts]
-
-
-def printable(text: str) -> str:
-    """A text without what a terminal may take for an order: words of an answer may be in it."""
-    return "".join(each if each.isprintable() or each == "\n" else "?" for each in short(text))
-
-
-def _verdicts(
-    folder: Path, cells: Sequence[Cell], tasks: Sequence[ExerciseTask], bounds: Bounds
-) -> list[Verdict]:
-    """The verdicts on the first of the tasks; on all of them unless the examinee ends early."""
-    verdicts: list[Verdict] = []
-    defined = None
-    with examinee(folder, bounds) as by:
-        try:
-            by.begin("Running the cells of the notebook")
-            defined = by.ask(Defined, cells=cells, names=[task.answer for task in tasks])
-            for task in tasks:
-                by.begin(f"Checking {task.name}")
-                verdicts.append(_verdict(task, by, defined))
-        except Ended as problem:
-            costs = tasks[len(verdicts) : len(verdicts) + 1] if defined else tasks
-            verdicts += [Verdict(task.name, "not yet", str(problem)) for task in costs]
+        defined = None
+        with examinee(path.resolve().parent, bounds) as by:
+            try:
+                by.begin("Running the cells of the notebook")
+                defined = by.ask(Defined, cells=cells, names=[task.answer for task in left])
+                for task in left:
+                    by.begin(f"Checking {task.name}")
+                    verdicts.append(_verdict(task, by, defined))
+            except Ended as problem:
+                costs = tasks[len(verdicts) :][: 1 if defined else None]
+                verdicts += [Verdict(task.name, "not yet", str(problem)) for task in costs]
     return verdicts
 
 
@@ -119,7 +90,7 @@ def _verdict(task: ExerciseTask, by: "Examinee", defined: "Defined") -> Verdict:
     if not function:
         answer = None if kind == "NoneType" else rebuilt(["other", kind])
     try:
-        with bounded(by.bounds.computing):
+        with handed_in.bounded(by.bounds.computing):
             return judged(task, answer)
     except Exception as error:  # one answer must not prevent the checks of the others
         text = f"It could not be checked: {type(error).__name__}: {error}"
@@ -145,31 +116,33 @@ class Defined(BaseModel):
 
 
 class Called(BaseModel):
-    """The end of a call: its `value` as plain data, which the function returned or `raised`, or
-    that it was `late`; the `seconds` that it computed, and which ready-made functions it `used`.
+    """The end of a call: its `value` as plain data, which the function returned or `raised`; the
+    `seconds` that it computed, and which ready-made functions it `used`.
     """
 
     seconds: float = Field(ge=0, allow_inf_nan=False)
     used: list[str] = []
     value: Any = None
     raised: bool = False
-    late: bool = False
 
 
 R = TypeVar("R", bound=BaseModel)
 
 
+@dataclass
 class Examinee:
     """The process in which the learner's code runs: the run that it is the task of, the supervisor
     of that, which is the parent of all, and the channel to it.
     """
 
-    def __init__(
-        self, run: Run, supervisor: psutil.Process, channel: Channel, bounds: Bounds
-    ) -> None:
-        self.run, self.supervisor, self.channel, self.bounds = run, supervisor, channel, bounds
-        self._orders = 0
-        channel.sock.settimeout(PERIOD)
+    run: Run
+    supervisor: psutil.Process
+    channel: Channel
+    bounds: Bounds
+    orders: int = 0
+
+    def __post_init__(self) -> None:
+        self.channel.sock.settimeout(PERIOD)
         self.begin("Starting")
 
     def begin(self, doing: str) -> None:
@@ -180,22 +153,28 @@ class Examinee:
         """Have something done, and return the examinee's reply. Raises Ended, with the reason, if
         it exceeds its bounds, is gone, or says something else.
         """
-        self._orders += 1
-        self.channel.send(number=self._orders, **order)
+        self.orders += 1
+        self.channel.send(number=self.orders, **order)
         while True:
             try:
-                heard = self.channel.receive()
+                replies = self.channel.receive()
             except TimeoutError:
-                heard = [] if self.run.state in ACTIVE else None
-            if heard is None:
+                replies = [] if self.run.state in ACTIVE else None
+            if replies is None:
                 raise Ended(f"{self.doing} ended its process. {self._last_words()}".rstrip())
-            for reply in heard:
-                if reply.get("number") == self._orders:  # else to an order that was given up
+            for reply in replies:
+                if reply.get("number") == self.orders:  # else to an order that was given up
                     try:
                         return kind.model_validate(reply)
                     except ValidationError:
                         raise Ended(f"{self.doing} gave back what cannot be read.") from None
             self._hold_to_bounds()
+
+    def processes(self) -> list[psutil.Process]:
+        """The supervisor and all its descendants; none once it is gone."""
+        with suppress(psutil.Error):
+            return [self.supervisor, *self.supervisor.children(recursive=True)]
+        return []
 
     def usage(self) -> Bounds:
         """The bounds that all processes of the examinee have reached so far. Memory that several
@@ -209,37 +188,32 @@ class Examinee:
                 memory += getattr(taken, "pss", taken.uss)
         return Bounds(computed, time.monotonic(), memory, len(processes))
 
-    def processes(self) -> list[psutil.Process]:
-        """The supervisor and all its descendants; none once it is gone."""
-        with suppress(psutil.Error):
-            return [self.supervisor, *self.supervisor.children(recursive=True)]
-        return []
-
     def _hold_to_bounds(self) -> None:
         """Raise Ended if the examinee has too much of anything."""
         bounds, before, now = self.bounds, self.before, self.usage()
         computed, waited = now.computing - before.computing, now.patience - before.patience
         size = gigabytes(bounds.memory)
-        for used, most, exceeds, why in (
-            (computed, bounds.computing, "computed for more than {:g} seconds", ENDLESS),
-            (waited, bounds.patience, "was not done after {:g} seconds", "What does it wait for?"),
-            (now.memory, bounds.memory, f"took more than {size} of memory", ENDLESS),
-            (now.processes, bounds.processes, "started more than {} processes", ENDLESS),
+        for used, most, exceeds in (
+            (computed, bounds.computing, "computed for more than {:g} seconds"),
+            (waited, bounds.patience, "was not done after {:g} seconds"),
+            (now.memory, bounds.memory, f"took more than {size} of memory"),
+            (now.processes, bounds.processes, "started more than {} processes"),
         ):
             if used > most:
-                raise Ended(f"{self.doing} {exceeds.format(most)}, and was stopped. {why}")
+                raise Ended(f"{self.doing} {exceeds.format(most)}, and was stopped. {ENDLESS}")
 
     def _last_words(self) -> str:
         """The reason why an examinee is gone: what it raised, else the last line of its log."""
-        with suppress(LockstepError):
-            try:
-                self.run.wait(2.0)
-            except TaskFailed as failure:
-                return failure.reason if failure.remote_traceback else self.run.log(EXAMINEE, 1)
+        try:
+            self.run.wait(2.0)
+        except TaskFailed as failure:
+            return failure.reason if failure.remote_traceback else self.run.log(EXAMINEE, 1)
+        except LockstepError:
+            pass
         return ""
 
 
-class StandIn(Answer):
+class StandIn(handed_in.Answer):
     """The answer to `task` for the judge: each call is made by the examinee. The time that it takes
     there is taken from the time that the judge may compute.
     """
@@ -249,15 +223,11 @@ class StandIn(Answer):
         self.__name__, self.task, self.by = name, task, by
 
     def carry_out(self, within: Any, given: Any, named: Any) -> Any:
-        name, left = self.task.answer, computing_left()
-        seconds = left or self.by.bounds.computing
-        order = pickle.dumps((within, given, named, self.ready_made)).hex()
+        name, seconds = self.task.answer, computing_left() or self.by.bounds.computing
+        order = cloudpickle.dumps((within, given, named, self.ready_made)).hex()
         called = self.by.ask(Called, call=name, order=order, seconds=seconds)
         self.used += called.used
-        if left:
-            charge(called.seconds, computing_left())
-        if called.late:
-            raise TookTooLong(round(seconds, 1))
+        handed_in.charge(called.seconds, computing_left())
         try:
             value = rebuilt(called.value)
         except Exception as error:
@@ -277,7 +247,7 @@ def examinee(folder: Path, bounds: Bounds) -> Iterator[Examinee]:
         address = files.path / "door"
         door.bind(str(address))
         door.listen(1)
-        program = partial(examine, folder, address)
+        program = partial(handed_in.examine, folder, address)
         ready = prepare(Request(spec, programs={"worker": program}), probe())
         # without a summary, a run unpickles what its tasks have left
         ready = replace(ready, summarize=lambda run: None, temporary=True)
@@ -309,9 +279,6 @@ def opened(path: Path) -> Iterator[nbformat.NotebookNode]:
     that has other things in it than notebooks have.
     """
     try:
-        if not path.is_file():
-            problem = "is a directory: name a notebook in it" if path.is_dir() else "no such file"
-            raise SpecError("notebook", str(path), problem)
         yield nbformat.read(path, as_version=4)
     except SpecError:
         raise
@@ -334,8 +301,9 @@ def exercises_in(folder: Path) -> list[Path]:
     paths = []
     for path in sorted(folder.rglob("*.ipynb")):
         if not any(part.startswith(".") for part in path.relative_to(folder).parts):
-            with suppress(SpecError), opened(path) as notebook:
-                paths += [path] if exercise_of(notebook) else []
+            with suppress(SpecError):
+                read(path)
+                paths.append(path)
     if not paths:
         raise SpecError("notebook", str(folder), "no exercise of this course is in it")
     return paths

@@ -1,25 +1,36 @@
-"""A learner's function as a judge gets it: called within a bound on computing time, under a watch
-for ready-made answers, and, where it runs in another process, with its result as plain data.
+"""A learner's functions as a judge gets them: called within a bound on computing time, under a
+watch for ready-made answers. And the examinee: the process that runs a learner's notebook and calls
+the functions in it, for the judge in `grading.py`. The learner's code can change all that is in
+that process, so the judge takes what comes from it for the learner's answers, and for nothing else.
 """
 
+import os
+import pickle
+import resource
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from types import CodeType, FrameType
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
+import psutil
 
+from course_lib.cluster.pipes import Channel
 from course_lib.cluster.run import Run
 from course_lib.collectives import Schedule
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, line_of
 from course_lib.record.saved import SavedRun
 
 BLINDS = ("sys.setprofile", "threading.setprofile")  # would end the watch
 LARGEST = 4096  # chunks or ranks of a schedule that a judge accepts
+CELL_PATIENCE = 10.0  # seconds of computing for one cell
+THREADS = 1000  # that a learner's code may have, in all its processes
 _IMPORTS = 10  # times that a bound begins anew, since an import is no loop of the learner's
 _REPEATED = 1.0  # seconds of computing after which a bound that was swallowed is raised once more
 
@@ -78,7 +89,8 @@ def watched(ready_made: Iterable[str], used: list[str]) -> Iterator[None]:
             return
         called: Any = frame.f_code if event == "call" else arg
         if id(called) not in known:
-            name = _full_name(called, frame)
+            name = f"{arg.__module__}.{arg.__name__}" if event == "c_call" else ""
+            name = name or f"{frame.f_globals.get('__name__')}.{called.co_qualname}"
             known[id(called)] = called, name if any(belongs(name, to) for to in names) else ""
         name = known[id(called)][1]
         if name and name not in used and not _imports(frame):
@@ -98,13 +110,6 @@ def watched(ready_made: Iterable[str], used: list[str]) -> Iterator[None]:
 def belongs(name: str, to: str) -> bool:
     """Tell if a full name is that of this function, class or module, or of something in it."""
     return f"{name}.".startswith(f"{to}.")
-
-
-def _full_name(called: Any, frame: FrameType) -> str:
-    """The full name of what is called: a code object, or a function written in C."""
-    if isinstance(called, CodeType):
-        return f"{frame.f_globals.get('__name__')}.{called.co_qualname}"
-    return f"{called.__module__}.{called.__name__}"
 
 
 def _imports(frame: FrameType | None) -> bool:
@@ -158,8 +163,7 @@ def bounded(seconds: float) -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_PROF, 0)
         signal.signal(signal.SIGPROF, handler)
-        if left:
-            charge(time.process_time() - begun, left)
+        charge(time.process_time() - begun, left)
 
 
 def computing_left() -> float:
@@ -168,8 +172,9 @@ def computing_left() -> float:
 
 
 def charge(seconds: float, left: float) -> None:
-    """Set the bound to the seconds that were `left`, less some that were used elsewhere."""
-    signal.setitimer(signal.ITIMER_PROF, max(left - seconds, 1e-6), _REPEATED)
+    """Set the bound, if there is one, to what was `left`, less seconds that were used elsewhere."""
+    if left:
+        signal.setitimer(signal.ITIMER_PROF, max(left - seconds, 1e-6), _REPEATED)
 
 
 # --- plain data, which crosses to the judge as JSON: nothing of the learner's runs there, as it
@@ -202,6 +207,8 @@ def plain(value: Any) -> list[Any]:
             return ["run", str(value.run_dir if isinstance(value, Run) else value.path)]
         case SpecError():
             return ["spec error", value.field, plain(value.value), value.allowed]
+        case TookTooLong():
+            return ["too long", round(value.seconds, 1)]
     return ["other", type(value).__name__]
 
 
@@ -224,8 +231,89 @@ def rebuilt(data: Any) -> Any:
             return SavedRun(path)
         case ["spec error", str(field), value, str(allowed)]:
             return SpecError(field, rebuilt(value), allowed)
+        case ["too long", int() | float() as seconds]:
+            return TookTooLong(seconds)
         case ["error", str(name), str(words)]:
             return type(name, (_KINDS.get(name, Exception),), {})(words)
         case ["other", str(name)]:
             return type(name, (), {})()
     raise ValueError("no plain data")
+
+
+# --- the examinee ---
+
+
+def examine(folder: Path, door: Path) -> None:
+    """Do what the judge asks for through the socket at `door`, in the `folder` of the notebook:
+    first run its cells, then call functions that they have defined.
+    """
+    os.chdir(folder)
+    sys.path.insert(0, str(folder))
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # only the errors in its log are needed
+    users = psutil.process_iter(["username", "num_threads"])
+    mine = [p.info for p in users if p.info["username"] == psutil.Process().username()]
+    most = sum(info["num_threads"] or 0 for info in mine) + THREADS
+    with suppress(ValueError):  # there is a lower limit; nobody is held back who is root
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+    with socket.socket(socket.AF_UNIX) as sock:
+        sock.connect(str(door))
+        judge, names = Channel(sock), dict[str, Any]()
+        while (orders := judge.receive()) is not None:
+            for order in orders:
+                if "cells" in order:
+                    names, troubles = run_cells(order["cells"])
+                    answers = {n: _kind(names[n]) for n in order["names"] if n in names}
+                    reply: dict[str, Any] = {"answers": answers, "troubles": troubles}
+                else:
+                    reply = _call(names[order["call"]], order["order"], order["seconds"])
+                judge.send(number=order["number"], **reply)
+
+
+def run_cells(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[str]]:
+    """Run cells as Jupyter does, magics included; return the names that they define, and what went
+    wrong in which cell.
+    """
+    # IPython takes half a second to import: only where cells run
+    from IPython.core.interactiveshell import InteractiveShell
+    from traitlets.config import Config
+
+    shell = InteractiveShell.instance(config=Config(HistoryManager={"enabled": False}))
+    # errors are reported with the answers that are missing because of them
+    shell.showtraceback = shell.showsyntaxerror = lambda *_, **__: None
+    troubles = []
+    for number, source in cells:
+        error: BaseException | None
+        try:
+            with bounded(CELL_PATIENCE):
+                result = shell.run_cell(source)
+            error = result.error_before_exec or result.error_in_exec
+        except TookTooLong as late:
+            error = late
+        if error is not None:
+            troubles.append(f"code cell {number} raises {type(error).__name__}: {error}")
+    return shell.user_ns, troubles
+
+
+def _kind(answer: Any) -> tuple[str, str]:
+    """The facts of an answer that a judge may know without calling it, see `Defined`."""
+    name = str(getattr(answer, "__name__", "the function")) if callable(answer) else ""
+    return name, type(answer).__name__
+
+
+def _call(function: Any, order: str, seconds: float) -> dict[str, Any]:
+    """Call a function within `seconds` of computing, and return the fields of `Called`. The judge's
+    `order` says with what it is called, or by which function of the checks.
+    """
+    begun, answer = time.process_time(), Answer(function)
+    reply: dict[str, Any] = {"raised": True}
+    try:
+        for run in Run.going():  # that an earlier call has left
+            run.stop()
+        within, given, named, answer.ready_made = pickle.loads(bytes.fromhex(order))
+        with bounded(seconds):
+            reply = {"value": plain(answer.carry_out(within, given, named))}
+    except (TookTooLong, SpecError) as error:
+        reply["value"] = plain(error)
+    except BaseException as error:
+        reply["value"] = ["error", type(error).__name__, f"{error}{line_of(error, function)}"]
+    return reply | {"used": answer.used, "seconds": time.process_time() - begun}

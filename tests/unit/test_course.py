@@ -66,16 +66,10 @@ def test_an_unknown_task_is_answered_with_the_nearest_name() -> None:
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_there_are_three_hints_and_each_call_gives_the_next_one(task: str) -> None:
-    given = [repr(hint(task)) for _ in range(4)]
-    assert [text[:11] for text in given] == [
-        "Hint 1 of 3",
-        "Hint 2 of 3",
-        "Hint 3 of 3",
-        "Hint 3 of 3",
-    ]
-    assert len(set(given)) == 3
-    assert given[1] == hint(task, level=2)
+def test_there_are_three_hints_(task: str, capsys: pytest.CaptureFixture[str]) -> None:
+    for level in (1, 2, 3):
+        hint(task, level)
+    assert re.findall(r"^Hint (\d) of 3", capsys.readouterr().out, re.M) == ["1", "2", "3"]
     with pytest.raises(SpecError, match="1 to 3"):
         hint(task, level=4)
 
@@ -113,7 +107,7 @@ def test_what_stands_between_backticks_is_code_on_the_card_and_as_it_is_in_text(
 def test_the_card_says_which_rounds_its_picture_leaves_out() -> None:
     assert "left out" not in Verdict("ring", "passed", "Proved.", shown=ring(3))._repr_html_()
     html = Verdict("ring", "passed", "Proved.", shown=ring(5))._repr_html_()
-    assert "Rounds 0 to 4 are left out: the picture would be too large." in html
+    assert "Rounds before 5 are left out: the picture would be too large." in html
 
 
 def test_what_cannot_be_drawn_is_left_out_of_the_card() -> None:
@@ -249,7 +243,7 @@ RUNNING: Any = SimpleNamespace(state="running", wait=lambda timeout: None)
         b'{"number": 1}',
         b'{"number": 1, "seconds": -1}',
         b'{"number": 1, "seconds": NaN}',
-        b'{"number": 1, "seconds": 0, "late": "perhaps"}',
+        b'{"number": 1, "seconds": 0, "raised": "perhaps"}',
         b'{"number": 0, "seconds": 0, "value": 3}',
         b'[1, 0, "passed"]',
         b"passed",
@@ -423,7 +417,7 @@ def test_without_nbgrader_the_command_that_makes_exercises_says_how_to_install_i
 
 
 def test_what_is_no_exercise_is_refused_with_the_reason(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="no such file"):
+    with pytest.raises(SpecError, match="No such file"):
         read(tmp_path / "none.ipynb")
     (tmp_path / "text.ipynb").write_text("no notebook")
     with pytest.raises(SpecError, match="cannot be read as a notebook"):

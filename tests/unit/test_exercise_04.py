@@ -551,7 +551,7 @@ def in_a_thread(workers: int) -> Schedule:
         return other.submit(ring, workers).result()
 
 
-@wrong("ring", "blinded calls sys.setprofile, which turns the check's own watch off: leave it out.")
+@wrong("ring", "not yet yours. blinded runs sys.setprofile.")
 def blinded(workers: int) -> Schedule:
     sys.setprofile(None)
     return ring(workers)

@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from course_lib.course.answers import check, short
+from course_lib.course.answers import Verdict, check
 from course_lib.notebook.output import LEVEL, MOST, few_words, without_remarks
 
 
@@ -73,6 +73,7 @@ def test_what_an_answer_prints_in_a_check_is_shown_and_bounded(
     assert out.startswith("with ") and len(out) < MOST + 200
 
 
-def test_a_short_text_stays_as_it_is() -> None:
-    assert short("a" * 5000) == "a" * 5000
-    assert short("a" * 5007).endswith("a [... 7 characters more]")
+def test_a_verdict_is_short_and_orders_nothing_of_a_terminal() -> None:
+    assert Verdict("ring", "to do", "a" * 5000).text == "a" * 5000
+    assert Verdict("ring", "to do", "a" * 5007).text.endswith("a [... 7 characters more]")
+    assert Verdict("ring", "to do", "a\nb\x1b[2J").text == "a\nb?[2J"

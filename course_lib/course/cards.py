@@ -1,0 +1,233 @@
+"""Cards of the exercises, which need no kernel and no script: a verdict, with the picture of what
+failed and hints at a click; and a learner's progress.
+
+Progress is kept in one small file of the course's folder. It is the learner's own note, and no
+grade.
+"""
+
+import base64
+import json
+import re
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from operator import itemgetter
+from pathlib import Path
+from typing import NamedTuple
+
+from course_lib import text
+from course_lib.collectives import Schedule
+from course_lib.course.answers import ExerciseTask, Verdict, find, sets
+from course_lib.errors import SpecError
+from course_lib.record.events import Phase
+from course_lib.record.trace import Trace
+from course_lib.widgets.cards import guesses
+from course_lib.widgets.kit import Inside, Markup, element, join, page
+from course_lib.widgets.stage.scene import Played
+from course_lib.widgets.stage.still import film_svg, filmed
+from course_lib.widgets.timeline.scene import lanes_svg
+
+MARKS = {  # state -> colour, sign in a circle of 24 x 24
+    "passed": ("#009E73", "M6.5 12.5l4 4 7-8.5"),
+    "not yet": ("#D55E00", "M8 8l8 8M16 8l-8 8"),
+    "to do": ("#7A7A7A", "M8 12h8"),
+}
+LAST = 6  # steps of a run that are shown
+FILM = (
+    "Round by round: a row is a rank, a column a chunk of its gradient. A layer in a rank's colour:"
+    " that rank's gradient is in. + is added, = replaces, a cross is where it goes wrong."
+)
+STYLE = page.asset("cards/verdict.css")
+
+# --- a verdict ---
+
+
+def card(verdict: Verdict) -> str:
+    """The HTML of a verdict: the diagnosis, a picture, all else in the verdict, and the hints."""
+    color, sign = MARKS[verdict.state]
+    stroke = {"fill": "none", "stroke": "white", "stroke_width": 2.5, "stroke_linecap": "round"}
+    parts = element("circle", cx=12, cy=12, r=11, fill=color), element("path", d=sign, **stroke)
+    mark = element("svg", parts, viewBox="0 0 24 24", aria_hidden="true", class_=verdict.state)
+    state = element("span", element("b", verdict.task), f": {verdict.state}")
+    body = (element("div", mark, state, class_="state"), *_inside(verdict))
+    inside = element("div", body, class_="ls-verdict", style=f"border-color:{color}")
+    return page.card(inside, STYLE)
+
+
+def _inside(verdict: Verdict) -> Iterator[Markup]:
+    words, hint = verdict.text, verdict.hint
+    if hint and ("\n" in words or words.endswith(":")):  # an example: what it shows comes first
+        words, hint = hint, words
+    head, _, rest = words.replace(":\n", ": ", 1).partition("\n")
+    first, *more = re.split(r"(?<=[.?!]) (?=[A-Z])", head, maxsplit=1)
+    yield element("p", element("b", *_code(first)), *_code("".join(f" {each}" for each in more)))
+    further = list(filter(None, (rest, hint)))
+    yield from (element("p", *_code(each)) for each in further if "\n" not in each)
+    yield from _picture(verdict.shown, first)
+    if long := "\n\n".join(each for each in further if "\n" in each):
+        yield _unfold("All that was found", element("pre", *_code(long)))
+    if verdict.state != "passed":
+        inner: list[Markup] = []
+        for number, each in reversed([*enumerate(find(verdict.task).hints, 1)]):
+            inner = [_unfold(f"Hint {number} of 3", element("pre", *_code(each)), *inner)]
+        yield from inner
+
+
+def _picture(shown: Schedule | Trace | None, alt: str) -> Iterator[Markup]:
+    """The schedule or the run that a verdict is about; nothing of one that is too large."""
+    picture = caption = ""
+    with suppress(SpecError):
+        if isinstance(shown, Schedule):
+            played = Played.of(shown)
+            picture, caption = film_svg(played), FILM
+            if start := filmed(played).start:
+                caption += f" Rounds before {start} are left out: the picture would be too large."
+        elif shown and (phases := shown.all(Phase)):
+            first = max(phase.step for phase in phases) - LAST + 1
+            picture = lanes_svg(shown, "The last steps of the run", max(first, 0), LAST)
+    if picture:
+        data = base64.b64encode(picture.encode()).decode()
+        yield element("img", src=f"data:image/svg+xml;base64,{data}", alt=alt)
+        yield element("p", caption, class_="quiet")
+
+
+def _code(words: str) -> Iterator[Inside]:
+    """A text in which what stands between backticks is code."""
+    for i, part in enumerate(re.split(r"`([^`\n]+)`", words)):
+        yield element("code", part) if i % 2 else part
+
+
+def _unfold(label: str, *inside: Inside) -> Markup:
+    summary = element("summary", label, data_lm_suppress_shortcuts="true")
+    return element("details", summary, *inside)
+
+
+# --- progress ---
+
+NAME = ".lockstep-progress.jsonl"
+
+
+class Standing(NamedTuple):
+    """A learner's standing with a task: checks of an answer, and the time of the first that passed
+    ("2026-11-23 14:05"; "" if none has).
+    """
+
+    checks: int = 0
+    solved: str = ""
+
+    def __str__(self) -> str:
+        state = f"solved {self.solved}" if self.solved else "not yet"
+        return f"{state}, {text.count(self.checks, 'check')}" if self.checks else "to do"
+
+
+def place() -> Path | None:
+    """The file for all lessons and exercises of a course, which lies above their folders. None if
+    no notebook is open, as in a program or a test run: nothing is kept then.
+    """
+    if not (beside := guesses.place()):
+        return None
+    inside = beside.parent.name in ("notebooks", "exercises", "solutions")
+    return beside.parents[1 if inside else 0] / NAME
+
+
+def note(task: str, state: str) -> None:
+    """Note a check of an answer. A folder that cannot be written costs the note, nothing else.
+
+    A line is added in one call, so that kernels may do so at the same time.
+    """
+    if (path := place()) and state != "to do":
+        entry = {"task": task, "state": state, "when": time.strftime("%Y-%m-%d %H:%M")}
+        with suppress(OSError), path.open("ab", buffering=0) as file:
+            file.write(f"{json.dumps(entry)}\n".encode())
+
+
+def noted(path: Path | None) -> dict[str, Standing]:
+    """The standing of each task that was checked. Lines that cannot be read are left out."""
+    standings, lines = dict[str, Standing](), list[bytes]()
+    with suppress(OSError):
+        lines = path.read_bytes().splitlines() if path else []
+    for line in lines:
+        with suppress(ValueError, KeyError, TypeError):  # damaged
+            task, state, when = itemgetter("task", "state", "when")(json.loads(line))
+            before = standings.get(task, Standing())
+            if not before.solved:  # what is checked once more later is no further try
+                solved = str(when)[:16] if state == "passed" else ""
+                standings[task] = Standing(before.checks + 1, solved)
+    return standings
+
+
+class Progress(page.Card):
+    """A card of all exercises with their tasks: points, what is solved and when, and after how many
+    checks. `progress()` makes one.
+    """
+
+    title = "Your exercises"
+
+    def __init__(
+        self, exercises: Mapping[str, Sequence[ExerciseTask]], standings: dict[str, Standing]
+    ) -> None:
+        self.exercises, self.standings = exercises, standings
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """A row for each task: its exercise, its name, its points, and how it stands."""
+        return [
+            (_title(name), task.name, f"{task.points}", str(self._standing(task)))
+            for name, tasks in self.exercises.items()
+            for task in tasks
+        ]
+
+    def body(self) -> str:
+        words = element("h3", self.title), element("p", self.summary())
+        return join([*words, *map(self._exercise, self.exercises)])
+
+    def _exercise(self, name: str) -> Markup:
+        """An exercise, open once one of its tasks was tried."""
+        tasks, lines = self.exercises[name], list[Markup]()
+        for task in tasks:
+            standing = self._standing(task)
+            kind = "solved" if standing.solved else "quiet"
+            points = element("td", f"{task.points} points", class_="quiet")
+            cells = element("th", task.name, scope="row"), points
+            lines.append(element("tr", cells, element("td", str(standing), class_=kind)))
+        summary = element("summary", f"{_title(name)}: {self._counted(tasks)}")
+        tried = any(task.name in self.standings for task in tasks)
+        return element("details", summary, element("table", lines), open="" if tried else None)
+
+    def summary(self) -> str:
+        return self._counted([task for each in self.exercises.values() for task in each])
+
+    def _counted(self, tasks: Sequence[ExerciseTask]) -> str:
+        done = [task for task in tasks if self._standing(task).solved]
+        points, most = (sum(task.points for task in those) for those in (done, tasks))
+        return f"{len(done)} of {len(tasks)} tasks solved, {points} of {most} points."
+
+    def _standing(self, task: ExerciseTask) -> Standing:
+        return self.standings.get(task.name, Standing())
+
+    def table(self) -> str:
+        rows = [("exercise", "task", "points", ""), *self.rows()]
+        return f"{text.table(rows)}\n{self.summary()}"
+
+    def style(self) -> str:
+        return STYLE
+
+    def __repr__(self) -> str:
+        return self.table()
+
+
+def progress(folder: Path | str | None = None) -> Progress:
+    """All exercises with their tasks: what is solved, when, and after how many checks.
+
+    Checks made in notebooks are counted, those of `folder`'s course if it is given. Raises
+    Unavailable if the exercises are not there.
+
+        progress()          # in a notebook a card, on a terminal a table
+    """
+    if folder is not None and not Path(folder).is_dir():
+        raise SpecError("folder", str(folder), "the folder of the course")
+    return Progress(sets(), noted(place() if folder is None else Path(folder) / NAME))
+
+
+def _title(name: str) -> str:
+    number, _, words = name.partition("_")
+    return f"{number} · {words.replace('_', ' ')}"
