@@ -1,5 +1,5 @@
 """The work of each rank when processes carry out a schedule: a list of operations, done one after
-another. It is pure data: no processes, no bytes, no clock. `exchange.execution` carries it out.
+another. It is pure data: no processes, no bytes, no clock. `exchange.communicator` carries it out.
 
 A rank has two buffers: the caller's own array, and a buffer in shared memory that ranks of the same
 host read. A chunk is copied between them only when it must be: into the shared buffer before
@@ -72,15 +72,13 @@ class Take(NamedTuple):
 
 
 class Store(NamedTuple):
-    """Wait for the reads in `after`; copy a sum that had to wait from the place `source` to
-    `target`; if `leaves`, also to the own array.
+    """Wait for the reads in `after`; copy a sum that had to wait from the place `source`, as `part`
+    says.
     """
 
     after: Reads
     source: int
-    target: int
-    leaves: bool
-    span: slice
+    part: Part
 
 
 class Program(NamedTuple):
@@ -261,8 +259,8 @@ class _Pieces:
             joined = tuple(Part(*part) for part in _joined(parts))
             self.operations.append(Take(number, peer, k == 0, tuple(after), joined, chunks))
         for part, place in staged.values():
-            after, span = self._readers(part, k), self._span(part.chunk, k)
-            self.operations.append(Store(tuple(after), place, part.target, part.leaves, span))
+            stored = Part(None, part.target, part.leaves, self._span(part.chunk, k))
+            self.operations.append(Store(tuple(self._readers(part, k)), place, stored))
 
     def _readers(self, part: _Received, k: int) -> list[tuple[int, int]]:
         """The reads that must come before the result of a transfer replaces what is there."""

@@ -3,32 +3,44 @@
 Every rank has a buffer in shared memory. To send a piece to a rank of the same host, it only tells
 that rank that the piece is ready there; the receiver reads it in place, and adds or copies it. To
 another host the bytes go over TCP. A rank's operations and their order are computed beforehand
-(`collectives.program`) and then carried out (`execution`). There is no barrier.
+(`collectives.program`) and then carried out, one by one. There is no barrier.
 """
 
 import contextlib
 import copy
 import json
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from course_lib.collectives.program import program
+from course_lib.collectives.program import MINE, SHARED, SPARE, Offer, Part, Program, Take, program
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError
-from course_lib.exchange.execution import Call, Execution
+from course_lib.exchange.connection import Connection
 from course_lib.exchange.group import Group
 from course_lib.exchange.meeting import Meeting
 from course_lib.exchange.memory import Segment
 from course_lib.network.wires import Wires
-from course_lib.record.events import Message
+from course_lib.record.events import Message, clock
 
 PATIENCE = 30.0  # seconds
 _KEPT = 64  # prepared calls that are kept for use again
 _PAGE = 1 << 16
+
+
+class Call(NamedTuple):
+    """A schedule with a length and a dtype, and this rank's program for it. `about` is the same
+    as JSON; ranks send it to each other, since all must make the same call.
+    """
+
+    schedule: Schedule
+    program: Program
+    length: int
+    dtype: np.dtype
+    about: str
 
 
 class Communicator:
@@ -148,10 +160,10 @@ class Communicator:
     def _carry_out(self, call: Call, mine: np.ndarray | None) -> None:
         segment = self._segment_for(call)
         with self._blame():
-            Execution(call, mine, segment, self._group, self.record, self._spares).run()
+            _Execution(self._group, call, mine, segment, self._spares, self.record).run()
 
     @contextlib.contextmanager
-    def _blame(self) -> Any:
+    def _blame(self) -> Iterator[None]:
         """Let an error inside the block end the group, and tell all ranks why."""
         try:
             yield
@@ -161,6 +173,139 @@ class Communicator:
             if isinstance(error, LockstepError):
                 self._broken = copy.copy(error)
             raise
+
+
+class _Execution:
+    """Carries out `call` on `mine`, the caller's array, and on the `segment` that ranks of this
+    host read. `mine` is None if the caller's numbers are in the segment.
+
+    `spares`: spare arrays, kept from call to call because allocating them costs more time than
+    using them. `record`: see `Communicator`.
+    """
+
+    def __init__(
+        self,
+        group: Group,
+        call: Call,
+        mine: np.ndarray | None,
+        segment: Segment,
+        spares: dict[int, np.ndarray],
+        record: Callable[[Message], None] | None,
+    ) -> None:
+        self.group, self.call, self.segment, self.record = group, call, segment, record
+        self.connections, self.spares = group.connections, spares
+        shared = segment.array(call.length, call.dtype)
+        self.buffers = (shared if mine is None else mine, shared)  # at index MINE and SHARED
+        self.known: set[int] = set()  # peers whose call is the same
+        self.begun: dict[int, float] = {}  # peer -> when its message of this round was offered
+        self.before: dict[int, int] = {}  # peer -> pieces offered before this call
+
+    def run(self) -> None:
+        """Return when this rank has its result, and the system has taken all bytes for other hosts.
+        Ranks of this host may still read from the shared buffer.
+        """
+        program = self.call.program
+        self.group.begin(self.call.about, program.peers)
+        for peer in program.sent_to:
+            self.connections[peer].say(self.call.about, self.segment)
+            self.before[peer] = self.connections[peer].offered
+        for op in program.operations:
+            if isinstance(op, Offer):
+                self._offer(op)
+                continue
+            if isinstance(op, Take):
+                self._await(op)
+            for peer, pieces in op.after:
+                self.group.wait_until_clear(self.connections[peer], self.before[peer] + pieces)
+            if isinstance(op, Take):
+                self._take(op)
+            else:
+                self._store(op.part, self._at(op.source, op.part.span))
+        for peer in program.sent_to:
+            while self.connections[peer].sending:
+                self.group.wait(self.connections[peer], room=True)
+
+    def _offer(self, op: Offer) -> None:
+        for span in op.enters:
+            np.copyto(self.buffers[SHARED][span], self.buffers[MINE][span])
+        connection = self.connections[op.peer]
+        far = () if connection.near else op.parts
+        connection.offer([_bytes(self.buffers[place][span]) for place, span in far])
+
+    def _await(self, op: Take) -> None:
+        """Wait for the next piece; before the first of a peer is read, compare its call with ours.
+        Raises `Mismatch`.
+        """
+        connection = self.connections[op.peer]
+        self.group.round = op.round
+        while connection.left:
+            self.group.wait(connection)
+        if op.peer not in self.known:
+            if connection.about != self.call.about:
+                raise self.group.disagree(op.peer, connection.about)
+            if connection.window:
+                connection.theirs = connection.window.array(self.call.length, self.call.dtype)
+            self.known.add(op.peer)
+        stamp, _ = connection.stamps.popleft()
+        if op.first:
+            self.begun[op.peer] = stamp
+
+    def _take(self, op: Take) -> None:
+        connection = self.connections[op.peer]
+        came = [connection.theirs[part.span] for part in op.parts] if connection.near else None
+        for part, value in zip(op.parts, came or self._read(connection, op), strict=True):
+            self._store(part, value)
+        connection.confirm()
+        if self.record:
+            task, itemsize, end = self.call.schedule.task, self.call.dtype.itemsize, clock()
+            src, dst, start = task(op.peer), task(self.group.rank), self.begun[op.peer]
+            for chunk, length in op.chunks:
+                size = length * itemsize
+                self.record(Message(dst, src, dst, size, op.round, chunk, start, end))
+
+    def _read(self, connection: Connection, op: Take) -> list[np.ndarray | None]:
+        """Read a piece from the network: parts to be added go into a spare array, the others
+        straight to their places (None).
+        """
+        came: list[np.ndarray | None] = []
+        views = []
+        room = self._spare(0, sum([p.span.stop - p.span.start for p in op.parts]))
+        for part in op.parts:
+            target = self._at(part.target, part.span)
+            came.append(None)
+            if part.source is not None:
+                target, room = room[: len(target)], room[len(target) :]
+                came[-1] = target
+            views += [_bytes(target)] if target.size else []
+        while not connection.take(views):
+            self.group.wait(connection)
+        return came
+
+    def _store(self, part: Part, came: np.ndarray | None) -> None:
+        """Add or copy what came to its place (None: it is there already)."""
+        target = self._at(part.target, part.span)
+        if came is not None and part.source is not None:
+            np.add(self._at(part.source, part.span), came, out=target)
+        elif came is not None:
+            np.copyto(target, came)
+        if part.leaves:
+            np.copyto(self.buffers[MINE][part.span], target)
+
+    def _at(self, place: int, span: slice) -> np.ndarray:
+        if place <= SHARED:
+            return self.buffers[place][span]
+        return self._spare(1 + place - SPARE, span.stop - span.start)
+
+    def _spare(self, number: int, length: int) -> np.ndarray:
+        """The `number`-th spare array, shape (length,)."""
+        size = length * self.call.dtype.itemsize
+        if number not in self.spares or len(self.spares[number]) < size:
+            self.spares[number] = np.empty(size, np.uint8)
+        return self.spares[number][:size].view(self.call.dtype)
+
+
+def _bytes(part: np.ndarray) -> memoryview:
+    return part.view(np.uint8).data if part.size else memoryview(b"")
 
 
 def check_dtype(dtype: np.dtype) -> None:

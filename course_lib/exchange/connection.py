@@ -5,7 +5,6 @@ A connection carries records: each is a header, followed for some kinds by a pay
 peer on this host ("near") has no payload.
 """
 
-import array
 import contextlib
 import errno
 import fcntl
@@ -16,13 +15,13 @@ import socket
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
 from course_lib.errors import LIMITS
 from course_lib.exchange.memory import Counters, Segment
-from course_lib.exchange.messages import NO_DESCRIPTOR, Outbox
+from course_lib.exchange.messages import Outbox
 from course_lib.record.events import clock
 
 # kind, 1 if a descriptor is attached, number, when it was sent, and when it is due at the other end
@@ -31,14 +30,8 @@ HEADER = struct.Struct("<BxxxIqdd")
 # what a rank's call is about; a piece of a message; the rank's counters
 CALL, DATA, COUNTERS = range(3)
 _ROOM = 1 << 16
-_ONE_DESCRIPTOR = socket.CMSG_SPACE(4)
 AWAKE = 200e-6  # seconds for which a waiting rank polls before it sleeps
-
-_LOOK = 0.02  # seconds between two looks at what is on its way when a connection is closed
-
-
-def _header(kind: int, number: int = 0, attached: bool = False, due: float = 0.0) -> bytes:
-    return HEADER.pack(kind, attached, number, clock(), due)
+_INTERVAL = 0.02  # seconds between two checks of what is on its way when a connection is closed
 
 
 class Connection:
@@ -75,7 +68,7 @@ class Connection:
         self.heard = clock()
         self.gone = False
         # what the peer knows of our call, and the segment in which our pieces lie
-        self._said: tuple[str, Segment | None] = ("", None)
+        self._announced: tuple[str, Segment | None] = ("", None)
         self._out = Outbox(sock)
         self._in = bytearray()
         self._descriptors: deque[int] = deque()
@@ -84,7 +77,7 @@ class Connection:
         self._ready = select.poll()
         self._ready.register(sock, select.POLLIN)
         if counters:
-            self._send(_header(COUNTERS, counters.ranks, attached=True), counters.segment.fd)
+            self._send(COUNTERS, counters.ranks, fd=counters.segment.fd)
 
     def fileno(self) -> int:
         return self.sock.fileno()
@@ -107,12 +100,7 @@ class Connection:
         """
         self.offered += 1
         size = sum(map(len, parts))
-        header = _header(DATA, size, due=self._due(size) if self._due else 0.0)
-        if self.near:
-            self._send(header)
-            return
-        self._out.add_piece(memoryview(header), *parts)
-        self.push()
+        self._send(DATA, size, *parts, due=self._due(size) if self._due else 0.0)
 
     def confirm(self) -> None:
         """Count a piece of the peer as read, and show that to a near peer."""
@@ -124,38 +112,41 @@ class Connection:
         """Tell the peer to which call the next pieces belong, and pass it the segment that holds
         them, if either has changed.
         """
-        if self._said == (about, segment):
+        if self._announced == (about, segment):
             return
-        attach = self.near and segment is not self._said[1]
-        self._said, text = (about, segment), about.encode()
-        record = _header(CALL, len(text), attach) + text
-        self._send(record, segment.fd if attach else NO_DESCRIPTOR)
+        attach = self.near and segment is not self._announced[1]
+        self._announced, text = (about, segment), about.encode()
+        self._send(CALL, len(text), memoryview(text), fd=segment.fd if attach else None)
 
     def push(self) -> None:
         """Send as much as there is room for. Sets `gone` if the peer is gone."""
-        try:
+        with self._in_touch():
             self._out.push()
-        except OSError as error:
-            self._end(error)
 
-    def _end(self, error: OSError) -> None:
-        """The connection cannot be used any more: the peer is gone, unless this process is short of
-        something itself.
+    def _send(
+        self, kind: int, number: int, *parts: memoryview, due: float = 0.0, fd: int | None = None
+    ) -> None:
+        header = HEADER.pack(kind, fd is not None, number, clock(), due)
+        with self._in_touch():
+            if fd is not None:  # nothing waits before it: the peer has read all of the last call
+                socket.send_fds(self.sock, [header, *parts], [fd])
+            else:
+                self._out.add(memoryview(header), *parts, piece=kind == DATA)
+                self._out.push()
+
+    @contextlib.contextmanager
+    def _in_touch(self) -> Iterator[None]:
+        """Leave the block when nothing more can be sent or read now. Any other error says that the
+        peer is gone, unless this process is short of something itself.
         """
-        if error.errno in LIMITS:
-            raise error
-        self.gone = True
-
-    def _send(self, record: bytes, fd: int = NO_DESCRIPTOR) -> None:
-        if fd == NO_DESCRIPTOR and not self._out:  # most often nothing waits, and there is room
-            try:
-                sent = self.sock.send(record)
-            except OSError:  # push() finds out what it is
-                sent = 0
-            record = record[sent:]
-        if record:
-            self._out.add_with(fd, memoryview(record))
-            self.push()
+        try:
+            yield
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            if error.errno in LIMITS:
+                raise
+            self.gone = True
 
     # --- from the peer ---
 
@@ -184,30 +175,20 @@ class Connection:
         """Read the records that have come, up to the payload of a far piece. Sets `gone` at the end
         of the stream.
         """
-        try:
+        with self._in_touch():
             while self._payload is None:
-                wanted = _ROOM
-                if self.near:
-                    data, ancillary, flags, _ = self.sock.recvmsg(wanted, _ONE_DESCRIPTOR)
-                    if flags & socket.MSG_CTRUNC:  # no room for a descriptor
-                        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-                    for _, _, content in ancillary:
-                        self._descriptors.extend(array.array("i", content))
-                else:
-                    wanted = self._lacking()
-                    data = self.sock.recv(wanted)
+                wanted = _ROOM if self.near else self._lacking()
+                data, descriptors, flags, _ = socket.recv_fds(self.sock, wanted, 1)
+                if flags & socket.MSG_CTRUNC:  # no room for a descriptor
+                    raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+                self._descriptors += descriptors
                 if not data:
-                    self.gone = True
-                    return
+                    raise ConnectionResetError
                 self.heard = clock()
                 self._in += data
                 self._read_records()
                 if self.near and len(data) < wanted:
                     return
-        except BlockingIOError:
-            pass
-        except OSError as error:
-            self._end(error)
 
     def take(self, views: list[memoryview]) -> bool:
         """Read what has come of the payload of a far piece into `views`; return whether it is
@@ -215,25 +196,20 @@ class Connection:
 
         Full views are removed from the list.
         """
-        try:
+        with self._in_touch():
             while self._payload:
                 got = self.sock.recvmsg_into(views)[0]
                 if not got:
-                    self.gone = True
-                    return False
+                    raise ConnectionResetError
                 self.heard = clock()
                 self._payload -= got
                 while views and got >= len(views[0]):
                     got -= len(views.pop(0))
                 if got:
                     views[0] = views[0][got:]
-        except BlockingIOError:
-            return False
-        except OSError:
-            self.gone = True
-            return False
-        self._payload = None
-        return True
+            self._payload = None
+            return True
+        return False
 
     def leave(self) -> None:
         """Tell the peer that nothing more will be sent."""
@@ -245,16 +221,16 @@ class Connection:
         on their way: if a far connection is closed and the peer says something, these are lost.
         """
         with contextlib.suppress(OSError):
-            while not self.near and clock() < (latest if self._on_their_way() else deadline):
-                if self.wait(_LOOK) and not self.sock.recv(_ROOM):
+            while not self.near:
+                # bytes that the peer's system has still to confirm: see tcp(7), SIOCOUTQ
+                on_their_way = any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
+                if clock() >= (latest if on_their_way else deadline):
+                    break
+                if self.wait(_INTERVAL) and not self.sock.recv(_ROOM):
                     break
         self.sock.close()
         self.window, self.theirs = None, np.empty(0)  # each mapping holds a descriptor
-        self._said, self._peers_counters = ("", None), None
-
-    def _on_their_way(self) -> bool:
-        """Return whether the peer's system has still to confirm bytes: see tcp(7), SIOCOUTQ."""
-        return any(fcntl.ioctl(self.sock, termios.TIOCOUTQ, bytes(4)))
+        self._announced, self._peers_counters = ("", None), None
 
     def _lacking(self) -> int:
         """Return how many bytes of the next record are missing. Reading more would take bytes of

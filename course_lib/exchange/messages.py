@@ -10,23 +10,14 @@ import socket
 import struct
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from itertools import islice, takewhile
-from typing import Any, NamedTuple
+from itertools import islice
+from typing import Any
 
 import numpy as np
 
 HEADER = struct.Struct("<IQ")  # bytes of the text, and of the block
 Message = tuple[str, np.ndarray]
 _MOST_BUFFERS = 64  # passed to the system in one call
-NO_DESCRIPTOR = -1
-
-
-class _Waiting(NamedTuple):
-    """Bytes, whether they end a piece, and a file descriptor to send with them."""
-
-    view: memoryview
-    ends_piece: bool = False
-    fd: int = NO_DESCRIPTOR
 
 
 class Outbox:
@@ -34,50 +25,34 @@ class Outbox:
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._waiting: deque[_Waiting] = deque()
+        self._waiting: deque[tuple[memoryview, bool]] = deque()  # and whether it ends a piece
         self.pieces = 0
 
     def __bool__(self) -> bool:
         return bool(self._waiting)
 
-    def add(self, *views: memoryview) -> None:
-        """Add bytes, which must not change until they have left."""
-        self._waiting += map(_Waiting, views)
-
-    def add_piece(self, *views: memoryview) -> None:
-        """Add the bytes of a piece."""
-        self.add(*views)
-        self._waiting[-1] = self._waiting[-1]._replace(ends_piece=True)
-
-    def add_with(self, fd: int, view: memoryview) -> None:
-        """Add bytes, and a file descriptor that goes with them (NO_DESCRIPTOR: none)."""
-        self._waiting.append(_Waiting(view, fd=fd))
+    def add(self, *views: memoryview, piece: bool = False) -> None:
+        """Add bytes, which must not change until they have left; they may be a piece."""
+        self._waiting += ((view, False) for view in views[:-1])
+        self._waiting.append((views[-1], piece))
 
     def push(self) -> None:
         """Send as much as there is room for. Raises `OSError` if nothing can be sent any more."""
         with contextlib.suppress(BlockingIOError):
             while self._waiting:
-                first = self._waiting[0]
-                if first.fd != NO_DESCRIPTOR:
-                    sent = socket.send_fds(self._sock, [first.view], [first.fd])
-                    self._waiting[0] = first._replace(fd=NO_DESCRIPTOR)
-                else:
-                    plain = takewhile(lambda w: w.fd == NO_DESCRIPTOR, self._waiting)
-                    sent = self._sock.sendmsg([w.view for w in islice(plain, _MOST_BUFFERS)])
-                self._drop(sent)
+                views = [view for view, _ in islice(self._waiting, _MOST_BUFFERS)]
+                sent = self._sock.sendmsg(views)
+                while self._waiting and sent >= len(self._waiting[0][0]):
+                    view, ends_piece = self._waiting.popleft()
+                    sent -= len(view)
+                    self.pieces += ends_piece
+                if sent:
+                    view, ends_piece = self._waiting[0]
+                    self._waiting[0] = view[sent:], ends_piece
 
     def clear(self) -> None:
         """Give up what still waits."""
         self._waiting.clear()
-
-    def _drop(self, sent: int) -> None:
-        """Drop the first `sent` bytes, which have left."""
-        while self._waiting and sent >= len(self._waiting[0].view):
-            done = self._waiting.popleft()
-            sent -= len(done.view)
-            self.pieces += done.ends_piece
-        if sent:
-            self._waiting[0] = self._waiting[0]._replace(view=self._waiting[0].view[sent:])
 
 
 class Peer:

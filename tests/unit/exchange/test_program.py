@@ -150,8 +150,9 @@ class _Rank:
                     self._take(op, w.queue[op.peer, me].popleft())
                 case Store():
                     yield partial(self._have_read, op.after)
-                    for e in elements(op.span):
-                        self._put(op.target, op.leaves, e, w.memory.pop((me, op.source, e)))
+                    for e in elements(op.part.span):
+                        sum_ = w.memory.pop((me, op.source, e))
+                        self._put(op.part.target, op.part.leaves, e, sum_)
 
     def _offer(self, op: Offer) -> None:
         w, me = self.world, self.rank
