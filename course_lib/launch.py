@@ -16,7 +16,7 @@ from course_lib.notebook import shell
 from course_lib.record.events import clock
 from course_lib.spec.fields import texts
 from course_lib.spec.run_spec import RunSpec, lists_fields
-from course_lib.spec.settings import NATIVE
+from course_lib.spec.settings import NATIVE, REDUCTIONS
 from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.catalog import StrategyName
 from course_lib.strategies.gate import Program, Request, admit, requested
@@ -109,7 +109,7 @@ def names_for(call: str, field: str) -> Iterable[str]:
         return ALGORITHMS if reduces else catalog.STRATEGIES
     listed: dict[str, Iterable[str]] = {
         "strategy": catalog.STRATEGIES,
-        "all_reduce": [NATIVE, *ALGORITHMS],
+        "all_reduce": [NATIVE, *ALGORITHMS, *REDUCTIONS],
         "workload": [*workloads.WORKLOADS, *workloads.OWN],
     }
     return listed.get(field) or texts(typing.get_type_hints(RunSpec).get(field))

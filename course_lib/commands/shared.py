@@ -12,6 +12,7 @@ import typer
 from course_lib.collectives import ALGORITHMS
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import NOT_GIVEN, RunSpec, parse_item
+from course_lib.spec.settings import REDUCTIONS
 from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
@@ -68,8 +69,8 @@ def _options() -> Iterator[inspect.Parameter]:
             own = "FILE.py:NAME for a Workload of yours"
             schema |= {"description": f"{', '.join(WORKLOADS)}, or {own}"}
         if name == "all_reduce":
-            own = f"native for the framework's own, or {', '.join(ALGORITHMS)}"
-            schema |= {"description": own}
+            own = f"native for the framework's own, {', '.join(ALGORITHMS)}"
+            schema |= {"description": f"{own}, or for mirrored {', '.join(REDUCTIONS)}"}
         text = about(schema, name not in BY_STRATEGY)
         if name in NOT_GIVEN:
             continue

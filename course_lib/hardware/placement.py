@@ -55,7 +55,7 @@ def plan(
     memory = _memory(spec, machine, start.choice, warm, parameters)
     gpus, device = _gpus(spec, machine)
     native = _native(spec, gpus)
-    ours = native if spec.all_reduce == NATIVE else _scheduled(spec, machine)
+    ours = native if spec.all_reduce in (NATIVE, "nccl") else _scheduled(spec, machine)
     reduction = all_reduce or ours
     threads = max(1, machine.cores // spec.workers)
     _refuse_open_doors(spec, machine)

@@ -23,7 +23,7 @@ MAX_WORKERS = 256
 MAX_REPLICAS = 64
 MAX_BATCH = 4096
 NATIVE = "native"
-CrossDeviceOps = Literal["hierarchical_copy", "reduction_to_one_device", "nccl"]
+REDUCTIONS = ("hierarchical_copy", "reduction_to_one_device", "nccl")
 Count = Annotated[int, Field(strict=True)]
 Factor = Annotated[float, Field(ge=1, le=1000)]
 Delays = Annotated[str, AfterValidator(check_jitter)]
@@ -67,13 +67,8 @@ class Settings(BaseModel):
     all_reduce: str = field(
         NATIVE,
         "how gradients are summed",
-        f"{NATIVE} for the framework's own, or an algorithm of ours, "
-        "see `lockstep allreduce --all`",
-    )
-    cross_device_ops: CrossDeviceOps | None = field(
-        None,
-        "how the replicas of one process reduce",
-        "hierarchical_copy, reduction_to_one_device or nccl",
+        f"{NATIVE} for the framework's own, an algorithm of ours, see `lockstep allreduce --all`, "
+        f"or for mirrored {', '.join(REDUCTIONS)}",
     )
     overlap: bool = flag(True, "exchanges hide behind computing")
     bucket_mb: float | None = number(

@@ -42,13 +42,19 @@ class Request:
         """The model. Raises `SpecError` if it is a learner's own and its trial fails."""
         return trial.sketch(self.spec)
 
+    @property
+    def native(self) -> bool:
+        """True if the all-reduce is one of the framework's own."""
+        own = self.strategy.reductions.get(self.spec.framework, ()) if self.strategy else ()
+        return self.spec.all_reduce in (NATIVE, *own)
+
     @cached_property
     def schedule(self) -> Schedule | None:
-        """The all-reduce, None for the framework's own. Raises `SpecError` if there is none of its
+        """The all-reduce, None for one of the framework. Raises `SpecError` if there is none of its
         name, or if the learner's own cannot be built.
         """
         spec = self.spec
-        if spec.all_reduce == NATIVE:
+        if self.native:
             return None
         if self.algorithm is None and spec.all_reduce not in ALGORITHMS | FOILS:
             raise SpecError.unknown("all_reduce", spec.all_reduce, [NATIVE, *ALGORITHMS, *FOILS])
@@ -259,7 +265,7 @@ def _check_tasks(spec: RunSpec) -> None:
 def _schedule(request: Request) -> Refusals:
     """An all-reduce that is none, or not proved, or that a strategy cannot have."""
     spec, strategy = request.spec, request.strategy
-    if spec.all_reduce == NATIVE:
+    if request.native:
         return
     if strategy and not strategy.takes_schedule:
         takers = ", ".join(name for name, each in STRATEGIES.items() if each.takes_schedule)

@@ -96,7 +96,8 @@ class Strategy(Facts):
       same; "" if they need not.
     - `all_reduce`: what a run has in place of the all-reduce that the plan finds for its framework;
       None if it has that one.
-    - `takes_schedule`: whether its all-reduce can be one of ours.
+    - `takes_schedule`: whether its all-reduce can be one of ours; `reductions`: by framework, those
+      of the framework that `all_reduce` may name.
     - `asynchronous`: every worker's gradients are an update of their own, so a step is as many
       updates as there are workers.
     - `model_parallel`: workers divide the work on each example, not the examples.
@@ -122,6 +123,7 @@ class Strategy(Facts):
     one_host: str = ""
     all_reduce: AllReduceOf = lambda spec, model: None
     takes_schedule: bool = False
+    reductions: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     asynchronous: bool = False
     model_parallel: bool = False
     memory: Formula = data_parallel

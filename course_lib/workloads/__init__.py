@@ -43,7 +43,11 @@ def named(workload: Any) -> str:
     path, _, name = workload.rpartition(":")
     if not path.endswith(".py"):
         return workload
-    if not Path(path).is_file():
+    try:
+        there = Path(path).is_file()
+    except OSError:  # such as a name that is too long
+        there = False
+    if not there:
         raise SpecError("workload", workload, f"there is no file {path}")
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
@@ -54,8 +58,8 @@ def named(workload: Any) -> str:
         problem = f"{path} cannot be run: {type(error).__name__}: {error}"
         raise SpecError("workload", workload, problem) from error
     if not isinstance(found.get(name), Workload):
-        there = [key for key, value in found.items() if isinstance(value, Workload)]
-        has = f"it has {', '.join(there)}" if there else "it has none"
+        names = [key for key, value in found.items() if isinstance(value, Workload)]
+        has = f"it has {', '.join(names)}" if names else "it has none"
         raise SpecError("workload", workload, f"{path} has no Workload called {name}; {has}")
     return str(found[name].name)
 

@@ -155,9 +155,9 @@ def test_a_tpu_that_is_not_there_is_emulated_when_that_is_asked_for(
 @pytest.mark.parametrize(
     ("arguments", "instead"),
     [
-        ("mirrored --cross-device-ops nccl", "Take hierarchical_copy or reduction_to_one_device"),
-        ("mirrored --framework torch --cross-device-ops nccl", "Leave it out for gloo."),
-        ("multi_worker_mirrored --cross-device-ops nccl", "Leave it out for TensorFlow's ring"),
+        ("mirrored --all-reduce nccl", "Take hierarchical_copy or reduction_to_one_device"),
+        ("mirrored --framework torch --all-reduce nccl", "Leave it out for gloo."),
+        ("multi_worker_mirrored --all-reduce nccl", "Leave it out for TensorFlow's ring"),
         (
             "multi_worker_mirrored --framework torch --all-reduce nccl",
             "Leave it out for gloo, or take an all_reduce of ours",

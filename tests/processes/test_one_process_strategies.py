@@ -36,7 +36,7 @@ BFLOAT16: dict[str, Any] = {"rtol": 0.01}
 SYNCHRONOUS = [
     ("mirrored", 2, {}),
     ("mirrored", 4, {}),
-    ("mirrored", 3, {"cross_device_ops": "reduction_to_one_device"}),
+    ("mirrored", 3, {"all_reduce": "reduction_to_one_device"}),
     ("central_storage", 3, {}),
     ("tpu", 2, {"emulate": True}),  # in float32, which is not usual there
 ]
@@ -159,7 +159,7 @@ def test_there_are_as_many_copies_as_it_says_and_they_end_equal_to_the_last_bit(
 @pytest.mark.parametrize("name", ["mirrored", "central_storage"])
 def test_the_update_waits_for_the_slowest_replica_in_every_step_and_is_the_same(name: str) -> None:
     late = 0.02
-    slowed = ran(name, 3, slow_replica=late, cross_device_ops="reduction_to_one_device", steps=10)
+    slowed = ran(name, 3, slow_replica=late, all_reduce="reduction_to_one_device", steps=10)
     computed = [phase.end - phase.start for phase in slowed.trace.all(Phase, what="compute")]
     updated = [update.at for update in slowed.trace.all(Update, device=f"{CPU}0")]
     assert len(computed) == len(updated) == 10
@@ -181,7 +181,7 @@ def test_hierarchical_copy_between_an_odd_number_of_devices_loses_a_gradient() -
     go.
     """
     first, whole = (
-        ran("mirrored", 3, steps=1, cross_device_ops="hierarchical_copy"),
+        ran("mirrored", 3, steps=1, all_reduce="hierarchical_copy"),
         ran("one_device"),
     )
     workload = workloads.load(RunSpec())
@@ -309,8 +309,8 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
                 " tensorflow can use"
             ),
         ):
-            start("mirrored", workers=2, cross_device_ops="nccl")
-    spec = RunSpec(strategy="mirrored", workers=1, replicas=2, cross_device_ops="nccl")
+            start("mirrored", workers=2, all_reduce="nccl")
+    spec = RunSpec(strategy="mirrored", workers=1, replicas=2, all_reduce="nccl")
     two: Any = SimpleNamespace(gpus=("a", "b"), cuda_frameworks=("tensorflow",))
     assert not list(MIRRORED.check(spec, two))
     for gpus, frameworks in [(("a",), ("tensorflow",)), (("a", "b"), ("torch",)), ((), ())]:
@@ -322,9 +322,9 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
 @pytest.mark.parametrize(
     ("name", "fields"),
     [
-        ("mirrored", {"workers": 3, "cross_device_ops": "hierarchical_copy"}),
-        ("central_storage", {"cross_device_ops": "nccl"}),
-        ("tpu", {"cross_device_ops": "nccl", "emulate": True}),
+        ("mirrored", {"workers": 3, "all_reduce": "hierarchical_copy"}),
+        ("central_storage", {"all_reduce": "nccl"}),
+        ("tpu", {"all_reduce": "nccl", "emulate": True}),
     ],
 )
 def test_what_cannot_be_is_refused_in_one_line(name: str, fields: dict[str, Any]) -> None:

@@ -63,7 +63,7 @@ def test_a_strategy_brings_its_usual_number_of_workers() -> None:
         ("mirrored", {"emulate": True}),
         ("mirrored", {"bucket_mb": 2.0}),
         ("parameter_server", {"overlap": False}),
-        ("one_device", {"cross_device_ops": "nccl"}),
+        ("one_device", {"all_reduce": "nccl"}),
         ("mirrored", {"pipeline": "gpipe"}),
         ("parameter_server", {"slow": {"ps:0": 2.0}}),
         ("tensor_parallel", {"workers": 3}),

@@ -3,6 +3,7 @@
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.settings import NATIVE, REDUCTIONS
 from course_lib.strategies.memory import Memory, on_workers, share_of
 from course_lib.strategies.strategy import (
     PROCESSES,
@@ -36,28 +37,26 @@ ONE_DEVICE = Strategy(
 )
 
 
-def cross_device_ops(spec: RunSpec) -> str:
+def reduction(spec: RunSpec) -> str:
     """How TensorFlow's replicas reduce: as the spec says, else by hierarchical copy, where that is
     right.
     """
     usual = "reduction_to_one_device" if spec.replicas % 2 else "hierarchical_copy"
-    return spec.cross_device_ops or usual
+    return usual if spec.all_reduce == NATIVE else spec.all_reduce
 
 
 def _check_mirrored(spec: RunSpec, machine: Machine) -> Refusals:
     """NCCL needs a GPU for each replica, TensorFlow's hierarchical copy an even number of them."""
-    asked, torch = spec.cross_device_ops, spec.framework == "torch"
+    torch = spec.framework == "torch"
     for field, usual in (("overlap", True), ("bucket_mb", None)):
         if not torch and getattr(spec, field) != usual:
             yield field, "is for replicas that are processes: take framework torch, or leave it out"
-    if torch and asked not in (None, "nccl"):
-        yield "cross_device_ops", "is TensorFlow's: leave it out, or take nccl on GPUs"
-    if asked == "nccl":
+    if spec.all_reduce == "nccl":
         any_device = "Take hierarchical_copy or reduction_to_one_device: they need no GPUs."
         check_nccl(spec, machine, "Leave it out for gloo." if torch else any_device)
-    if asked == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
+    if spec.all_reduce == "hierarchical_copy" and spec.replicas > 1 and spec.replicas % 2:
         lost = f"TensorFlow's would lose the gradient of one of {spec.replicas} devices"
-        yield "cross_device_ops", f"{lost}: take an even number, or reduction_to_one_device"
+        yield "all_reduce", f"{lost}: take an even number, or reduction_to_one_device"
 
 
 def check_nccl(spec: RunSpec, machine: Machine, cure: str) -> None:
@@ -75,7 +74,7 @@ def _mirrored_all_reduce(spec: RunSpec, model: Sketch) -> Reason | None:
     if spec.framework == "torch":
         return None
     why = f"All {spec.replicas} replicas are devices of one process."
-    return Reason("all-reduce", cross_device_ops(spec), why)
+    return Reason("all-reduce", reduction(spec), why)
 
 
 MIRRORED = Strategy(
@@ -105,7 +104,8 @@ MIRRORED = Strategy(
     one_process=("tensorflow",),
     one_host="mirrored is for the devices of one machine",
     all_reduce=_mirrored_all_reduce,
-    takes=("cross_device_ops", "overlap", "bucket_mb"),
+    reductions={"tensorflow": REDUCTIONS, "torch": ("nccl",)},
+    takes=("overlap", "bucket_mb"),
 )
 
 
@@ -126,9 +126,6 @@ def _check_tpu(spec: RunSpec, machine: Machine) -> Refusals:
     if absent and not (spec.emulate and spec.framework == "tensorflow"):
         what = "tpu" if spec.framework == "tensorflow" else f"tpu with {spec.framework}"
         raise Unavailable(what, absent.why, absent.cure)
-    if spec.cross_device_ops == "nccl":
-        why = "a TPU's cores average over links of their own; NCCL is for GPUs"
-        yield "cross_device_ops", why
     if spec.precision == "float16":
         yield "precision", "a TPU multiplies in bfloat16, not in float16: take bfloat16"
 
@@ -175,13 +172,6 @@ TPU = Strategy(
 )
 
 
-def _check_central_storage(spec: RunSpec, machine: Machine) -> Refusals:
-    """Refuse nccl: there is no all-reduce here that it could do."""
-    if spec.cross_device_ops == "nccl":
-        why = "central_storage averages on the host; mirrored has an all-reduce between devices"
-        yield "cross_device_ops", why
-
-
 def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """Parameters and optimizer state once, gradients and activations on each replica. In PyTorch
     each replica also has a slot in shared memory, for its loss and its gradients.
@@ -221,7 +211,6 @@ CENTRAL_STORAGE = Strategy(
             "them share"
         ),
     },
-    check=_check_central_storage,
     order=50,
     one_process=("tensorflow",),
     one_host="the parameters of central_storage lie in memory that all its workers share",

@@ -15,12 +15,12 @@ from course_lib.workloads.sketch import Sketch
 
 def _check_native(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse nccl by name: the plan takes it by itself where every worker has a GPU."""
-    for field in ("all_reduce", "cross_device_ops"):
-        if getattr(spec, field) == "nccl":
-            native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
-            cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
-            check_nccl(spec, machine, cure)
-            yield field, "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
+    if spec.all_reduce == "nccl":
+        native = "gloo" if spec.framework == "torch" else "TensorFlow's ring"
+        cure = f"Leave it out for {native}, or take an all_reduce of ours, such as ring."
+        check_nccl(spec, machine, cure)
+        why = "leave it out: where every worker has a GPU, the native all-reduce is NCCL"
+        yield "all_reduce", why
 
 
 MULTI_WORKER_MIRRORED = Strategy(

@@ -7,7 +7,7 @@ gradients to every device; `update` applies it to the copy that lives there. All
 TensorFlow graph, so the replicas run at the same time and nobody needs an address or a port. No
 replica starts the next step before all have this one.
 
-How the mean comes about is the strategy's `cross_device_ops`, for n devices and S bytes of
+How the mean comes about is the strategy's `all_reduce`, for n devices and S bytes of
 gradients:
 
     reduction_to_one_device   n - 1 devices send S to the first, which adds and sends the mean back:
@@ -34,7 +34,7 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.facts.one_machine import cross_device_ops
+from course_lib.strategies.facts.one_machine import reduction
 from course_lib.strategies.tensorflow.steps import use_several
 from course_lib.strategies.tensorflow.training import train
 
@@ -48,5 +48,5 @@ CROSS_DEVICE_OPS = {
 def worker(task: Task) -> dict[str, Any]:
     """Train all replicas: on GPUs if there is one for each, else on logical devices of the CPU."""
     devices = use_several(task.device, task.spec.replicas)
-    average = CROSS_DEVICE_OPS[cross_device_ops(task.spec)]()
+    average = CROSS_DEVICE_OPS[reduction(task.spec)]()
     return train(task, tf.distribute.MirroredStrategy(devices, average))
