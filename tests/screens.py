@@ -44,11 +44,11 @@ def _blocks(file: Path) -> dict[str, str]:
     return {key: block.strip("\n") for key, block in zip(parts[::2], parts[1::2], strict=True)}
 
 
-def refusals(*calls: Callable[[], object]) -> str:
+def refusals(*calls: Callable[[], object], of: type[Exception] = SpecError) -> str:
     """The refusals of calls, each in its line: field, value and what is allowed."""
     lines: list[str] = []
     for call in calls:
-        with pytest.raises(SpecError) as caught:
+        with pytest.raises(of) as caught:
             call()
         lines += f"{caught.value}".splitlines()
         assert lines[-1] == f"{caught.value}", "a refusal is one line"

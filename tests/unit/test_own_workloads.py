@@ -1,6 +1,8 @@
 """A learner's own workload, without a process: what it takes, what it refuses, how it travels."""
 
+import re
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,7 +17,8 @@ from course_lib.strategies import trial
 from course_lib.workloads.examples import Examples
 from course_lib.workloads.losses import uneven
 from course_lib.workloads.sketch import Sketch
-from tests.helpers import spec_for
+from tests.helpers import refused, spec_for
+from tests.screens import refusals, says
 
 X, Y = np.arange(40.0).reshape(20, 2), np.arange(20) % 3
 
@@ -142,78 +145,60 @@ def test_a_line_says_how_many_examples_are_read(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(progress, "EVERY", 0.0)
     monkeypatch.setattr(progress, "_place", lambda: lambda text, last: shown.append(text))
     Examples(Stream(), "train", examples=9)
-    assert shown[0] == "train: 1 of 9 examples are read" and shown[-1].startswith("train: 9 of 9 ")
+    assert shown[0].startswith("train: 1 of 9 ") and shown[-1].startswith("train: 9 of 9 ")
 
 
 def test_what_is_read_has_one_shape_and_fits_into_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    for item, said in (
-        (([1.0, 2.0], 0), r"item 1, \(\('float32', \(2,\)\).*: as all before it, .*: pad"),
-        (([1], 0), r"item 1, \(\('int64', \(1,\)\)"),
-        ((([1.0],), 0), r"item 1, \(\(\('float32', \(1,\)\),\)"),
-        (3, "items of type int': .inputs, targets., or a dataset"),
-    ):
-        with pytest.raises(SpecError, match=said):
-            Examples(Stream(([1.0], 0), item), examples=9)
+    items: list[Any] = [([1.0, 2.0], 0), ([1], 0), (([1.0],), 0), 3]
+    calls = [partial(Examples, Stream(([1.0], 0), item), examples=9) for item in items]
+    says("own_workloads", "items of several shapes", refusals(*calls))
     monkeypatch.setattr("course_lib.workloads.examples.READ", 16 * 8)
     assert len(Examples(Stream(), examples=8)) == 8
     stream = Stream()
-    with pytest.raises(SpecError, match=r"train='1,000,000 examples, 15.3 MiB': at most 128 B"):
+    with pytest.raises(SpecError, match=r"train='1,000,000 .* 128 B"):
         own(train=stream, examples=10**6)
     assert stream.reads == 1
 
 
-@pytest.mark.parametrize(
-    ("fields", "said"),
-    [
-        ({"train": ([], [])}, "train='no examples': at least one example"),
-        ({"train": (X, Y[1:])}, "train='20 inputs, 19 targets': each input has one target"),
-        ({"test": ([[1.0], [np.nan]], [0, 1])}, r"test='inputs\[1\]': it holds NaN"),
-        ({"train": (["a"], [1])}, "train='inputs of <U1': numbers"),
-        ({"train": ({"a": X, "b": Y[1:]}, Y)}, r"20 inputs\['a'\], 19 inputs\['b'\], 20 targets"),
-        (
-            {"train": ({"a": (X, X + np.inf)}, Y)},
-            r"train=\"inputs\['a'\]\[1\]\[0\]\": it holds NaN",
-        ),
-        ({"train": ((X, ["a"] * 20), Y)}, r"train='inputs\[1\] of <U1': numbers"),
-        (
-            {"train": ([X, Y], Y)},
-            "train='inputs, a list': .*; several arrays are a tuple or a dict",
-        ),
-        (
-            {"train": ([X, X], Y)},
-            "2 inputs, 20 targets.*: .*; several arrays are a tuple or a dict",
-        ),
-        ({"train": ((1.0, X), Y)}, r"0 inputs\[0\], 20 inputs\[1\]"),
-        ({"train": (X, {"a": Y})}, "metric=None: targets are several arrays: give a function"),
-        ({"train": X}, "train='items of type ndarray': .inputs, targets., or a dataset"),
-        ({"loss": dict}, "loss='dict': a function, and this is a class: dict.. makes one"),
-        ({"train": 3}, "train='int': .inputs, targets., or a dataset"),
-        ({"train": {"a": 1}}, r"train='dict': its first item cannot be read \(KeyError: 0\)"),
-        ({"train": like("iloc")}, "train='Like': of a table give arrays: .frame.inputs..to_numpy"),
-        ({"train": Stream()}, r"train='Stream': its length is not known: .*examples=N\) reads N"),
-        ({"examples": 3}, "examples=3: is for datasets that can only be iterated"),
-        ({"train": Stream(), "examples": 0}, "train='Stream': its length is not known"),
-        ({"test": like("collate_fn")}, "test='Like': a DataLoader makes batches.*loader.dataset"),
-        ({"torch": None}, "a builder for torch or for tensorflow is missing"),
-        ({"torch": 3}, "torch='int': a function without arguments"),
-        ({"loss": "mse"}, "loss='mse': .*allowed: cross_entropy, mean_squared_error"),
-        ({"metric": "f1"}, "metric='f1': .*allowed: accuracy, mean_squared_error"),
-        ({"stages": "embed"}, "stages='embed': a list of names, each once"),
-        ({"stages": ["block", "block"]}, "a list of names, each once"),
-        (
-            {"parallel": {"up": "column"}},
-            "parallel=.*: how each layer is cut, columns, rows, heads",
-        ),
-        ({"parallel": ["up"]}, "parallel=.*: how each layer is cut"),
-        ({"learning_rate": 0}, "learning_rate=0: a number above 0"),
-        ({"name": "my model"}, "name='my model': a name of letters"),
-        ({"name": "digits"}, "name='digits': the course has one of this name"),
-    ],
-)
-def test_what_cannot_be_trained_is_refused_in_one_line(fields: Any, said: str) -> None:
-    with pytest.raises((SpecError, ValueError), match=said) as caught:
-        own(**fields)
-    assert "\n" not in str(caught.value)
+WRONG: list[dict[str, Any]] = [
+    {"train": ([], [])},
+    {"train": (X, Y[1:])},
+    {"test": ([[1.0], [np.nan]], [0, 1])},
+    {"train": (["a"], [1])},
+    {"train": ({"a": X, "b": Y[1:]}, Y)},
+    {"train": ({"a": (X, X + np.inf)}, Y)},
+    {"train": ((X, ["a"] * 20), Y)},
+    {"train": ([X, Y], Y)},
+    {"train": ([X, X], Y)},
+    {"train": ((1.0, X), Y)},
+    {"train": (X, {"a": Y})},
+    {"train": X},
+    {"loss": dict},
+    {"train": 3},
+    {"train": {"a": 1}},
+    {"train": like("iloc")},
+    {"train": Stream()},
+    {"examples": 3},
+    {"train": Stream(), "examples": 0},
+    {"test": like("collate_fn")},
+    {"torch": None},
+    {"torch": 3},
+    {"loss": "mse"},
+    {"metric": "f1"},
+    {"stages": "embed"},
+    {"stages": ["block", "block"]},
+    {"parallel": {"up": "column"}},
+    {"parallel": ["up"]},
+    {"learning_rate": 0},
+    {"name": "my model"},
+    {"name": "digits"},
+]
+
+
+def test_what_cannot_be_trained_is_refused_in_one_line() -> None:
+    calls = [partial(own, **fields) for fields in WRONG]
+    text = re.sub(r"\(ValueError: .*\);", "(an error of numpy);", refusals(*calls))
+    says("own_workloads", "what cannot be trained", text)
 
 
 def test_it_is_known_by_its_name_and_another_of_that_name_takes_its_place() -> None:
@@ -225,13 +210,12 @@ def test_it_is_known_by_its_name_and_another_of_that_name_takes_its_place() -> N
 
 def test_its_framework_is_the_one_that_it_has_a_model_for() -> None:
     workload = own(torch=None, tensorflow=object)
-    with pytest.raises(SpecError, match="own has no model for it: Workload"):
-        spec_for("one_device", workload=workload, framework="torch", global_batch=4)
+    refused("own_workloads", "one_device", workload=workload, framework="torch", global_batch=4)
 
 
 @pytest.mark.parametrize("batch", [64, 23])  # 23: not for 4 workers
 def test_a_batch_has_at_most_as_many_examples_as_there_are(batch: int) -> None:
-    with pytest.raises(SpecError, match=f"={batch}: at most 20: own has no more examples"):
+    with pytest.raises(SpecError, match=f"={batch}: .* 20: own"):
         spec_for("multi_worker_mirrored", workload=own(), framework="torch", global_batch=batch)
 
 
@@ -244,9 +228,9 @@ def test_the_metric_is_the_mean_over_all_test_examples() -> None:
     assert regression.metric_name == "mean_squared_error"
     assert regression.measure(lambda x: x) == pytest.approx(5)
     assert own(loss=len, train=(X, X)).metric_name == "mean_squared_error"  # no classes
-    with pytest.raises(ValueError, match="must have the same shape: give a metric="):
+    with pytest.raises(ValueError, match=r"same shape: .* metric="):
         own(loss=len, train=(X, X), test=(X, X)).measure(lambda x: x[:, :1])
-    with pytest.raises(ValueError, match="cross_entropy wants whole numbers as targets, such as y"):
+    with pytest.raises(ValueError, match=r"cross_entropy .*whole numbers"):
         own(train=(X, X[:, 0])).check_outputs(np.zeros((2, 3)))
     largest = own(metric=lambda outputs, targets: float(np.max(outputs)))
     assert largest.measure(lambda x: x) == 39
@@ -254,14 +238,9 @@ def test_the_metric_is_the_mean_over_all_test_examples() -> None:
 
 def test_outputs_that_a_loss_of_classes_cannot_learn_from_are_refused_with_the_cure() -> None:
     workload, even = own(), np.full((2, 4), 0.25)
-    for wrong, said in (
-        (np.zeros((2, 1)), "from 0 to 2, and its model has 1 output, .*: make it 3, without an"),
-        (np.zeros((2, 2)), "from 0 to 2, and its model has 2 classes, from 0 on"),
-        (even, "look like probabilities, and cross_entropy wants logits: leave the softmax"),
-    ):
-        with pytest.raises(ValueError, match=said) as caught:
-            workload.check_outputs(wrong)
-        assert "\n" not in str(caught.value)
+    wrong = (np.zeros((2, 1)), np.zeros((2, 2)), even)
+    calls = [partial(workload.check_outputs, outputs) for outputs in wrong]
+    says("own_workloads", "outputs for a loss of classes", refusals(*calls, of=ValueError))
     for right in (even * 1.001, even - 0.3, np.zeros((2, 4))):
         workload.check_outputs(right)
     own(loss=len).check_outputs(even)  # a function of the learner's own may want probabilities
@@ -308,25 +287,17 @@ def test_a_loss_whose_count_differs_between_examples_is_seen_though_halves_have_
     assert "16 equal parts" in uneven(over_positives, outputs, targets)
     assert "2 equal parts" in uneven(by_a_fixed_batch, outputs, targets)
     text = uneven(over_all, outputs[:, None], targets)  # each with each
-    assert "outputs of shape (32, 1) with targets of (32,)" in text
+    assert "(32, 1)" in text and "(32,)" in text
 
 
 def test_several_outputs_want_a_loss_and_a_metric_of_their_own() -> None:
     several = {"a": np.zeros((2, 4)), "b": np.zeros((2, 1))}
-    for fields, said in (
-        (
-            {},
-            "its outputs or targets are a dict of arrays: give a function of both as loss and",
-        ),
-        ({"loss": len}, "give a function of both as metric$"),
-        ({"train": (X, (Y, Y)), "metric": len}, "are a dict of arrays: .* as loss$"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            own(**fields).check_outputs(several)
+    given: list[dict[str, Any]] = [{}, {"loss": len}, {"train": (X, (Y, Y)), "metric": len}]
+    calls = [partial(own(**fields).check_outputs, several) for fields in given]
     fine = own(loss=len, metric=len)
     fine.check_outputs(several)
-    with pytest.raises(ValueError, match=r"outputs\['b'\] has the shape \(1, 2\), no row for each"):
-        fine.check_outputs({**several, "b": np.zeros((1, 2))})
+    calls.append(partial(fine.check_outputs, {**several, "b": np.zeros((1, 2))}))
+    says("own_workloads", "several outputs", refusals(*calls, of=ValueError))
 
 
 def test_a_metric_gets_structures_of_all_outputs_and_targets() -> None:
@@ -380,10 +351,10 @@ def test_a_file_is_run_for_the_workload_that_it_names(
     )
     assert workloads.named(f"{file}:mine") == "mine"
     assert "mine" in workloads.OWN
-    with pytest.raises(SpecError, match="has no Workload called other; it has mine"):
+    with pytest.raises(SpecError, match=r"other; .* mine"):
         workloads.named(f"{file}:other")
     file.write_text("1 / 0")
-    with pytest.raises(SpecError, match="cannot be run: ZeroDivisionError"):
+    with pytest.raises(SpecError, match="ZeroDivisionError"):
         workloads.named(f"{file}:mine")
     (tmp_path / "a_neighbour.py").write_text("def build(): pass")
     imports = "from course_lib import Workload\nfrom a_neighbour import build\n"
@@ -391,5 +362,5 @@ def test_a_file_is_run_for_the_workload_that_it_names(
     monkeypatch.chdir(tmp_path)
     assert workloads.named("models.py:near") == "near"
     assert sys.path[0] == str(tmp_path) and sys.path.count(sys.path[0]) == 1
-    with pytest.raises(SpecError, match="there is no file"):
+    with pytest.raises(SpecError, match="no file"):
         workloads.named(f"{tmp_path}/nothing.py:mine")
