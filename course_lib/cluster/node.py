@@ -166,7 +166,7 @@ class Here:
         self.wiring.look(self.pids, last)
         if last:
             return
-        self.logs.look()
+        self.logs.check()
         names = {pid: name for name, pid in self.pids.items()}
         for pid, status in _changes():
             if not (name := names.get(pid)):

@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 from pydantic import BaseModel
 
 from course_lib.errors import Damaged
-from course_lib.record.files import opened, read_model
+from course_lib.record.files import opened, read
 from course_lib.record.rundir import RunDir, folder_name
 
 KEPT = 2
@@ -188,7 +188,7 @@ def _parts(path: Path) -> tuple[dict[str, Manifest], str]:
     parts: dict[str, Manifest] = {}
     for file in sorted(path.glob(f"*/{MANIFEST}")):
         try:
-            parts[file.parent.name] = read_model(file, Manifest)
+            parts[file.parent.name] = read(file, Manifest.model_validate_json)
         except Damaged as error:
             return parts, f"{file.parent.name}/{MANIFEST} is damaged: {error.why}"
     missing = {name for part in parts.values() for name in part.parts} - parts.keys()

@@ -11,21 +11,26 @@ meanwhile. A task on another machine keeps to it by its own clock and the `offse
 which is estimated while the run goes on.
 """
 
-import json
-import math
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar, get_args, get_type_hints
+from typing import Annotated, NamedTuple, TypeVar, get_args
 
-from course_lib.record.files import private
+from pydantic import ConfigDict, Field, TypeAdapter
+
+from course_lib.record.files import one_line, private
 
 PHASES = ("read", "compute", "reduce", "apply", "wait", "checkpoint", "hidden")
 OWN = "own"  # what pictures and tables call phases that have another name
 STATES = ("starting", "running", "done", "failed", "killed", "restarting", "lost")
 ACTIVE = ("starting", "running", "restarting")  # the states of a run or task that is not over
+
+
+Seconds = Annotated[float, Field(allow_inf_nan=False)]
+Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
+"""A whole number that a float can hold as well."""
 
 
 class Phase(NamedTuple):
@@ -37,10 +42,10 @@ class Phase(NamedTuple):
     """
 
     task: str
-    step: int
+    step: Whole
     what: str
-    start: float
-    end: float
+    start: Seconds
+    end: Seconds
 
     @property
     def kind(self) -> str:
@@ -54,11 +59,11 @@ class Message(NamedTuple):
     task: str
     src: str
     dst: str
-    bytes: int
-    round: int
-    chunk: int
-    start: float
-    end: float
+    bytes: Whole
+    round: Whole
+    chunk: Whole
+    start: Seconds
+    end: Seconds
 
 
 class Update(NamedTuple):
@@ -71,13 +76,13 @@ class Update(NamedTuple):
     """
 
     task: str
-    step: int
+    step: Whole
     variables: str
     device: str
-    read: int
-    written: int
-    at: float
-    gradients: int = 1
+    read: Whole
+    written: Whole
+    at: Seconds
+    gradients: Whole = 1
     workers: str = ""
 
     @property
@@ -92,9 +97,9 @@ class Dropped(NamedTuple):
     """
 
     task: str
-    step: int
+    step: Whole
     why: str
-    at: float
+    at: Seconds
     variables: str = ""
 
 
@@ -104,9 +109,9 @@ class Metric(NamedTuple):
     task: str
     name: str
     value: float
-    step: int
-    samples: int
-    at: float
+    step: Whole
+    samples: Whole
+    at: Seconds
 
 
 class Read(NamedTuple):
@@ -115,10 +120,10 @@ class Read(NamedTuple):
     """
 
     task: str
-    step: int
-    epoch: int
-    examples: list[int]
-    at: float
+    step: Whole
+    epoch: Whole
+    examples: list[Whole]
+    at: Seconds
 
 
 class Lifecycle(NamedTuple):
@@ -141,14 +146,14 @@ class Lifecycle(NamedTuple):
     task: str
     state: str
     why: str
-    at: float
-    pid: int = 0
+    at: Seconds
+    pid: Whole = 0
     factor: float = 1.0
     mbit: float | None = None
     delay_ms: float = 0.0
     jitter: str = ""
     fault: str = ""
-    attempt: int = 0
+    attempt: Whole = 0
     loss: float = 0.0
 
     @property
@@ -175,11 +180,11 @@ class Traffic(NamedTuple):
     """
 
     task: str
-    sent: int
-    received: int
-    packets_sent: int
-    packets_received: int
-    at: float
+    sent: Whole
+    received: Whole
+    packets_sent: Whole
+    packets_received: Whole
+    at: Seconds
 
 
 class Clock(NamedTuple):
@@ -190,62 +195,40 @@ class Clock(NamedTuple):
     task: str
     offset: float
     unsure: float
-    at: float
+    at: Seconds
 
 
 Event = Phase | Message | Update | Dropped | Metric | Read | Lifecycle | Traffic | Clock
 E = TypeVar("E", bound=Event)
 KINDS: dict[str, type[Event]] = {kind.__name__.lower(): kind for kind in get_args(Event)}
 _TIMES = {  # kind -> which of its fields are times
-    kind: [i for i, name in enumerate(kind._fields) if name in ("start", "end", "at")]
+    kind: [name for name, what in kind.__annotations__.items() if what == Seconds]
     for kind in KINDS.values()
 }
-
-
-def _is_int(value: Any) -> bool:
-    return isinstance(value, int) and abs(value) <= 2**53  # that a float holds, too
-
-
-def _is_float(value: Any) -> bool:
-    return isinstance(value, float) or _is_int(value)
-
-
-# type of a field -> whether a value that was read is of that type; and what makes one to be written
-_TYPES: dict[Any, tuple[Callable[[Any], bool], Callable[[Any], Any]]] = {
-    str: (lambda value: isinstance(value, str), str),
-    int: (_is_int, int),  # a step may be a number of NumPy or PyTorch
-    float: (_is_float, float),
-    float | None: (lambda v: v is None or _is_float(v), lambda v: None if v is None else float(v)),
-    list[int]: (lambda v: isinstance(v, list) and all(map(_is_int, v)), lambda v: [*map(int, v)]),
-}
-_FIELDS = {kind: [_TYPES[t] for t in get_type_hints(kind).values()] for kind in KINDS.values()}
-_encode = json.JSONEncoder(separators=(",", ":")).encode  # json.dumps would make one for each event
+_NAN = ConfigDict(ser_json_inf_nan="constants")  # a loss may be NaN
+_ADAPTERS = {kind: TypeAdapter[Event](kind, config=_NAN) for kind in KINDS.values()}
 
 
 def to_line(event: Event) -> bytes:
-    """An event as one line of JSON. Raises what a field raises that is not what it should be."""
+    """An event as one line of JSON. Raises ValueError for a field that is not what it should be; a
+    number may be one of NumPy or PyTorch.
+    """
     kind = type(event)
-    plain = [make(value) for (_, make), value in zip(_FIELDS[kind], event, strict=True)]
-    return _encode([kind.__name__.lower(), *plain]).encode() + b"\n"
+    fields = _ADAPTERS[kind].dump_json(_ADAPTERS[kind].validate_python(event))
+    return b'["' + kind.__name__.lower().encode() + b'",' + fields[1:] + b"\n"
 
 
-def from_line(line: str | bytes, origin: float = 0.0) -> Event:
+def from_line(line: bytes, origin: float = 0.0) -> Event:
     """The event of a line, its times counted from `origin`.
 
     Raises ValueError for a line that holds no event.
     """
-    try:
-        name, *fields = json.loads(line)
-        kind = KINDS[name]
-        for i in _TIMES[kind]:
-            fields[i] -= origin
-        finite = all(math.isfinite(fields[i]) for i in _TIMES[kind])
-        event = kind(*fields)
-    except (TypeError, LookupError, RecursionError, OverflowError) as error:
-        raise ValueError(f"no event: {error}") from None
-    if not (finite and all(fits(v) for (fits, _), v in zip(_FIELDS[kind], event, strict=True))):
-        raise ValueError(f"a {name} of other values")
-    return event
+    name, _, fields = line.partition(b",")
+    kind = KINDS.get(name.decode(errors="replace").strip('["'))
+    if kind is None:
+        raise ValueError(f"no kind of event: {name!r}")
+    event = _ADAPTERS[kind].validate_json(b"[" + fields, strict=True)
+    return event._replace(**{time: getattr(event, time) - origin for time in _TIMES[kind]})
 
 
 def from_lines(lines: bytes, origin: float = 0.0) -> tuple[list[Event], int]:
@@ -308,7 +291,7 @@ class Recorder:
         if self._file and self._file.tell():  # an earlier attempt may have died in a line
             self._file.write(b"\n")
         self._writing, self._stop = threading.Lock(), threading.Event()
-        self._period, self._refused, self._told = period, refused, False
+        self._period, self._refused, self._complete = period, refused, True
         self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
         if path:
             self._thread.start()
@@ -343,9 +326,9 @@ class Recorder:
         try:
             return to_line(event)
         except Exception as error:  # whatever a learner's own object raises
-            told, self._told = self._told, True
-            why = f"an event ({type(event).__name__}), which cannot be written: {error}"
-            return b"" if told else to_line(Lifecycle(event.task, "refused", why, clock()))
+            first, self._complete = self._complete, False
+            why = f"an event ({type(event).__name__}), which cannot be written: {one_line(error)}"
+            return to_line(Lifecycle(event.task, "refused", why, clock())) if first else b""
 
 
 def end_of(event: Event) -> float:

@@ -6,22 +6,20 @@ read. No reader waits for a FIFO, or takes more than `LARGEST` at a time.
 
 import contextlib
 import errno
-import json
 import os
 import shutil
 import stat
 import time
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import BinaryIO, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from course_lib.errors import Damaged, Unavailable, shortage
 
 LARGEST = 64 << 20  # bytes
-M = TypeVar("M", bound=BaseModel)
+T = TypeVar("T")
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # said when there is no room for a file
 
 
@@ -56,14 +54,14 @@ def leave(path: Path, data: bytes) -> None:
 def no_room(
     folder: Path, error: OSError, kept: str = "What was written before is kept there"
 ) -> Unavailable:
-    """The error of a run whose record cannot be written: which disk refuses, and how full it is; or
-    what else there is no more of.
+    """The error of a run whose record cannot be written: how full the disk is that refuses, or what
+    else there is no more of.
     """
     if error.errno not in FULL:
         return shortage(error)
-    disk = next(place for place in (folder, *folder.parents) if place.is_mount())
+    disk = next(place for place in (folder, *folder.parents) if place.exists())
     total, _, free = (size >> 20 for size in shutil.disk_usage(disk))
-    why = f"{error.strerror} ({folder}, on the disk at {disk}: {free:,} of {total:,} MiB free)"
+    why = f"{error.strerror} ({folder}: {free:,} of {total:,} MiB free)"
     cure = "free some space, or set LOCKSTEP_HOME to a directory on another disk."
     return Unavailable("the record of the run", why, f"{kept}; {cure}")
 
@@ -87,22 +85,22 @@ def filling(folder: Path) -> Iterator[None]:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[BinaryIO]:
     """A file, opened for the block. Whatever goes wrong in that becomes `Damaged`."""
+
+    def at_once(path: str, flags: int) -> int:
+        return os.open(path, flags | os.O_NONBLOCK)  # else opening a FIFO waits for a writer
+
     try:
-        with open(path, "rb", opener=_at_once) as file:
+        with open(path, "rb", opener=at_once) as file:
             if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
                 raise Damaged(path, "it is no regular file")
             yield file
     except Damaged:
         raise
     except Exception as error:  # numpy and zipfile have many for a file that is cut off
-        raise Damaged(path, _line(error)) from None
+        raise Damaged(path, one_line(error)) from None
 
 
-def _at_once(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_NONBLOCK)  # else opening a FIFO waits for a writer
-
-
-def _line(error: Exception) -> str:
+def one_line(error: Exception) -> str:
     """An error in one line; of pydantic's many complaints, the first."""
     if isinstance(error, ValidationError):
         first = error.errors(include_url=False)[0]
@@ -111,38 +109,21 @@ def _line(error: Exception) -> str:
     return words or type(error).__name__
 
 
-def read_lines(path: Path, start: int = 0) -> bytes:
-    """The next complete lines of a file; a last one that is cut off is left out."""
+def read(path: Path, parse: Callable[[bytes], T], start: int = 0) -> T:
+    """The parsed content of a file from the byte `start` on."""
     with opened(path) as file:
         file.seek(start)
-        found = file.read(LARGEST)
-    return found[: found.rfind(b"\n") + 1]
+        return parse(file.read(LARGEST))
 
 
-def read_end(path: Path, size: int) -> bytes:
-    """The last bytes of a file, `size` at most."""
-    with opened(path) as file:
-        file.seek(-min(size, file.seek(0, os.SEEK_END)), os.SEEK_END)
-        return file.read(size)
+def read_lines(path: Path, start: int = 0) -> bytes:
+    """The next complete lines of a file; a last one that is cut off is left out."""
+    return read(path, lambda data: data[: data.rfind(b"\n") + 1], start)
 
-
-def read_json(path: Path) -> Any:
-    """What a file of JSON holds."""
-    with opened(path) as file:
-        return json.loads(file.read(LARGEST))
-
-
-def read_model(path: Path, kind: type[M]) -> M:
-    """The model that a file of JSON holds."""
-    with opened(path) as file:
-        return kind.model_validate_json(file.read(LARGEST))
-
-
-# --- logs ---
 
 MOST_LOG = 16 << 20  # bytes of a log; one that is longer is cut
 KEPT_LOG = 1 << 20  # bytes that stay of its beginning, and of its end
-PERIOD = 0.25  # seconds between two looks
+PERIOD = 0.25  # seconds between two checks
 
 
 class Logs:
@@ -150,30 +131,26 @@ class Logs:
     log that has grown too long keeps its beginning and its end, and a line tells what was cut.
     """
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        self._paths = paths
-        self._cut: Counter[Path] = Counter()  # bytes so far
-        self.due = 0.0  # when to look again
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._cut = dict.fromkeys(paths, 0)  # bytes so far
+        self.due = 0.0  # when to check the next time
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Cut the logs that are too long, if it is time to. It costs a microsecond for each log."""
         if time.monotonic() < self.due:
             return
         self.due = time.monotonic() + PERIOD
-        for path in self._paths:
-            try:
+        for path in self._cut:
+            with contextlib.suppress(FileNotFoundError):  # its task has not begun
                 if path.stat().st_size > MOST_LOG:
                     self._shorten(path)
-            except FileNotFoundError:  # its task has not begun
-                continue
 
     def _shorten(self, path: Path) -> None:
         """The task goes on appending meanwhile: what it prints just now may be lost."""
         with open(path, "rb+", buffering=0, opener=private) as file:
-            self._cut[path] += file.seek(0, os.SEEK_END) - 2 * KEPT_LOG
-            file.seek(-KEPT_LOG, os.SEEK_END)
+            self._cut[path] += file.seek(-KEPT_LOG, os.SEEK_END) - KEPT_LOG
             end = file.read()
-            said = f"{self._cut[path]:,} bytes were cut: a log keeps its first and last MiB"
             file.seek(KEPT_LOG)
-            file.write(f"\n[... {said} ...]\n".encode() + end)
+            gap = f"{self._cut[path]:,} bytes were cut: a log keeps its first and last MiB"
+            file.write(f"\n[... {gap} ...]\n".encode() + end)
             file.truncate()

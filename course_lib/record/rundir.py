@@ -19,8 +19,6 @@ tasks find each other, and a folder for temporary files in that of each task. Al
 and checkpoints are small, and all but the pickles can be read without this library.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import math
@@ -46,7 +44,7 @@ from course_lib.errors import Damaged, LockstepError, SpecError
 from course_lib.notebook import tracebacks
 from course_lib.record import pickles
 from course_lib.record.events import Lifecycle, from_lines
-from course_lib.record.files import leave, opened, read_end, read_lines, read_model, whole
+from course_lib.record.files import leave, opened, read, read_lines, whole
 from course_lib.spec.run_spec import RunSpec
 
 Network = Literal["hosts", "private", "loopback", "nodes"]
@@ -133,6 +131,11 @@ class TaskError(BaseModel):
     echo: bool = False
 
 
+DESCRIBED = (
+    *("spec.json", "run.json", "machine.json"),
+    *("programs.pickle", "schedule.pickle", "cells.json"),
+)
+LOG_END = 1 << 16  # bytes of a log in which its last lines are looked for
 YOUNG = 3600.0  # seconds: a run of this age without a process may be about to start
 
 
@@ -173,31 +176,31 @@ class RunDir:
         """Write all that the tasks need to know. `programs`: job -> `module:function`, or a
         function of the learner's own; `schedule`: the all-reduce, or None for the framework's own.
         """
-        theirs = self.workload.exists() or any(map(callable, programs.values()))
-        for name, content in (
-            ("spec.json", spec.model_dump_json(indent=1).encode()),
-            ("run.json", facts.model_dump_json(indent=1).encode()),
-            ("machine.json", json.dumps(dict(machine), indent=1).encode()),
-            ("programs.pickle", pickles.dumps(dict(programs))),
-            ("schedule.pickle", pickle.dumps(schedule)),
-            ("cells.json", json.dumps(tracebacks.cells() if theirs else {}).encode()),
-        ):
+        own = self.workload.exists() or any(map(callable, programs.values()))
+        contents = (
+            spec.model_dump_json(indent=1).encode(),
+            facts.model_dump_json(indent=1).encode(),
+            json.dumps(dict(machine), indent=1).encode(),
+            pickles.dumps(dict(programs)),
+            pickle.dumps(schedule),
+            json.dumps(tracebacks.cells() if own else {}).encode(),
+        )
+        for name, content in zip(DESCRIBED, contents, strict=True):
             leave(self.path / name, content)
         for task in spec.tasks:
             self.temporary(task).mkdir(parents=True)
 
     def described(self) -> list[Path]:
         """The files that `describe` has written, and a learner's own workload."""
-        names = "spec.json", "run.json", "machine.json", "programs.pickle", "schedule.pickle"
-        return [self.path / name for name in (*names, "cells.json", "workload")]
+        return [self.path / name for name in (*DESCRIBED, "workload")]
 
     @cached_property
     def spec(self) -> RunSpec:
-        return read_model(self.path / "spec.json", RunSpec)
+        return read(self.path / "spec.json", RunSpec.model_validate_json)
 
     @cached_property
     def facts(self) -> RunFacts:
-        return read_model(self.path / "run.json", RunFacts)
+        return read(self.path / "run.json", RunFacts.model_validate_json)
 
     @property
     def holds_run(self) -> bool:
@@ -215,9 +218,7 @@ class RunDir:
 
     def cells(self) -> tracebacks.Cells:
         """The notebook's cells when the run began, for tracebacks."""
-        with contextlib.suppress(OSError):  # of an early version
-            return dict(json.loads((self.path / "cells.json").read_text()))
-        return {}
+        return dict(json.loads((self.path / "cells.json").read_text()))
 
     @property
     def addresses(self) -> dict[str, list[str]]:
@@ -260,7 +261,8 @@ class RunDir:
 
     def log_tail(self, task: str, lines: int = 15) -> str:
         """The last lines of what a task printed, those of stderr last."""
-        ends = [read_end(path, 1 << 16) for path in self.logs(task) if path.is_file()]
+        logs = [path for path in self.logs(task) if path.is_file()]
+        ends = [read(path, bytes, max(0, path.stat().st_size - LOG_END)) for path in logs]
         text = b"".join(ends).decode(errors="replace")
         return "\n".join(line[:300] for line in text.splitlines()[-lines:])
 
@@ -269,14 +271,14 @@ class RunDir:
 
     def errors(self) -> list[TaskError]:
         """The errors that failed tasks have left; where one cannot be read, that is the reason."""
-        found = []
+        errors = []
         for path in self.path.glob("tasks/*/error.json"):
             try:
-                found.append(read_model(path, TaskError))
+                errors.append(read(path, TaskError.model_validate_json))
             except Damaged as damaged:
                 task = path.parent.name.replace("-", ":")
-                found.append(TaskError(task=task, reason=str(damaged), at=math.inf))
-        return found
+                errors.append(TaskError(task=task, reason=str(damaged), at=math.inf))
+        return errors
 
     def leave_value(self, task: str, value: object) -> None:
         """Keep what a task's function returned. Raises TypeError if that cannot be pickled."""
@@ -305,8 +307,8 @@ class RunDir:
         """All weights that the tasks have left. Raises `LockstepError` if there are none."""
         arrays: dict[str, np.ndarray] = {}
         for path in sorted(self.path.glob("tasks/*/weights.npz")):
-            with opened(path) as file, np.load(file) as held:
-                arrays |= held
+            with opened(path) as file, np.load(file) as weights:
+                arrays |= weights
         if not arrays:
             why = "it has not finished, or is a function of your own"
             raise LockstepError(f"the run in {self.path} left no trained weights: {why}")
@@ -338,8 +340,7 @@ class RunDir:
         """
         if not any(self.path.glob("tasks/*/tmp")):
             return False
-        lines = read_lines(self.lifecycle) if self.lifecycle.exists() else b""
-        events, _ = from_lines(lines)
+        events, _ = from_lines(read_lines(self.lifecycle) if self.lifecycle.exists() else b"")
         pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
         changed = self.path.stat().st_mtime  # when the last file appeared in it, or went
         return any(map(psutil.pid_exists, pids)) if pids else time.time() - changed < YOUNG
@@ -354,7 +355,6 @@ def folder_name(task: str) -> str:
 
 KEEP = 50  # runs kept in the default place; older ones make room
 _OURS = re.compile(r"\d{8}-\d{6}-\w+-\w+")  # the names that we give: time, strategy, and at random
-_GOING = ".going"  # what is added to the name of one that is being removed
 
 
 def create(spec: RunSpec) -> RunDir:
@@ -433,21 +433,11 @@ def _make_room(folder: Path, ours: re.Pattern[str], keep: int) -> None:
     not young. Whatever else is there stays.
     """
     # the names that we give begin with the time, so the oldest come first
-    named = sorted(p for p in folder.iterdir() if ours.fullmatch(p.name.removesuffix(_GOING)))
+    named = sorted(path for path in folder.iterdir() if ours.fullmatch(path.name))
     for path in named[: max(0, len(named) - keep)]:
         with contextlib.suppress(OSError, ValueError, LockstepError):  # what cannot be read stays
-            if path.suffix != _GOING:
-                if not _can_go(path):
-                    continue
-                # of several processes one can do this; for the others the run is no longer there
-                path = path.rename(path.with_name(path.name + _GOING))
-            shutil.rmtree(path, ignore_errors=True)
-
-
-def _can_go(path: Path) -> bool:
-    """Whether it is a run of ours that is over. There may be thousands, of which most are young."""
-    found = path.lstat()
-    if not stat.S_ISDIR(found.st_mode) or time.time() - found.st_mtime < YOUNG:
-        return False
-    ours = (path / "spec.json").is_file() and (path / "run.json").is_file()
-    return ours and not RunDir(path).goes_on()
+            status = path.lstat()  # there may be thousands, of which most are young
+            old = stat.S_ISDIR(status.st_mode) and time.time() - status.st_mtime > YOUNG
+            described = all((path / name).is_file() for name in ("spec.json", "run.json"))
+            if old and described and not RunDir(path).goes_on():
+                shutil.rmtree(path, ignore_errors=True)

@@ -3,6 +3,7 @@ process started the run.
 """
 
 import contextlib
+import json
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE
 from course_lib.record.export import Result
-from course_lib.record.files import read_json
+from course_lib.record.files import read
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, TaskError
 from course_lib.record.standstill import Monitor, Pulse
@@ -95,7 +96,7 @@ class SavedRun(RunDir):
         Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
         """
         if self.result_file.exists():
-            return Result(read_json(self.result_file))
+            return Result(read(self.result_file, json.loads))
         if self.state == "failed":
             raise first_failure(self, self.digest)
         raise LockstepError(f"the run has no result: it is {self.state}")

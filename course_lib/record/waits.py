@@ -9,7 +9,7 @@ exchange was `hidden`: went on while its task computed, and so made no step long
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from course_lib.record.trace import Trace
 
 DRAWN = 2000  # phases kept of each task, and updates kept of all, to be drawn
+END = attrgetter("end")
 RELEASING = ("compute", "apply", "checkpoint")  # phases whose end can let another task go on
 SLACK = 1e-3  # seconds: times inside a TensorFlow graph come from another clock and are converted
 
@@ -200,9 +201,11 @@ class Wait(NamedTuple):
 
 def waits(phases: Sequence[Phase]) -> list[Wait]:
     """All waits among the phases that `with_waits` returns, in their order."""
-    ends = _Ends(phases)
-    # (step, when the last came) -> tasks that reduced from then on, and those that had waited until
-    # then
+    ended = sorted((p for p in phases if p.what in RELEASING), key=END)
+    of_task: dict[str, list[Phase]] = defaultdict(list)
+    for p in ended:
+        of_task[p.task].append(p)
+    # (step, when the last came) -> tasks that reduced from then on, and those that had waited
     meetings: dict[tuple[int, float], set[str]] = defaultdict(set)
     waited: dict[tuple[int, float], set[str]] = defaultdict(set)
     for p in phases:
@@ -210,49 +213,27 @@ def waits(phases: Sequence[Phase]) -> list[Wait]:
             meetings[p.step, p.start].add(p.task)
         elif p.what == "wait":
             waited[p.step, p.end].add(p.task)
-    found = []
+    causes = []
     for p in phases:
         if p.what == "wait":
             met = meetings.get((p.step, p.end), set())
-            came_last = met - waited[p.step, p.end] if p.task in met else set()
-            released = ends.of(min(came_last), p.end) if came_last else ends.within(p)
-            found.append(Wait(p, released, bool(came_last)))
-    return found
+            last = met - waited[p.step, p.end] if p.task in met else set()
+            mine = of_task[min(last)] if last else []
+            begun = bisect_left(mine, p.end, key=attrgetter("start"))
+            released = mine[begun - 1] if begun else None
+            causes.append(Wait(p, released if last else _last_ended(ended, p), bool(last)))
+    return causes
 
 
-class _Ends:
-    """Phases sorted by their ends."""
-
-    def __init__(self, phases: Sequence[Phase]) -> None:
-        self._busy = sorted((p for p in phases if p.what in RELEASING), key=attrgetter("end"))
-        self._of_task: dict[str, list[Phase]] = defaultdict(list)
-        self._pushes: dict[int, list[Phase]] = defaultdict(list)
-        for p in self._busy:
-            self._of_task[p.task].append(p)
-        for p in phases:
-            if p.what == "reduce":
-                self._pushes[p.step].append(p)
-
-    def of(self, task: str, at: float) -> Phase | None:
-        """The phase that a task was in at a time; if in none, the one that it had finished last."""
-        i = bisect_right(self._of_task[task], at, key=attrgetter("end"))
-        if now := [p for p in self._of_task[task][i : i + 1] if p.start < at]:
-            return now[0]
-        return self._of_task[task][i - 1] if i else None
-
-    def within(self, wait: Phase) -> Phase | None:
-        """The phase of another task that ended last during a wait. If a parameter server made an
-        update in that time, the phase that computed the gradient which it applied.
-        """
-        first = bisect_right(self._busy, wait.start, key=attrgetter("end"))
-        last = bisect_right(self._busy, wait.end, key=attrgetter("end"))
-        others = [p for p in reversed(self._busy[first:last]) if p.task != wait.task]
-        update = next((p for p in others if p.what == "apply" and p.task.startswith("ps:")), None)
-        if update is None:
-            return next((p for p in others if p.step == wait.step), None)
-        pushing = [
-            p
-            for p in self._pushes[update.step]
-            if p.task != wait.task and p.start <= update.start and update.end <= p.end
-        ]
-        return self.of(pushing[0].task, update.start) if len(pushing) == 1 else update
+def _last_ended(ended: Sequence[Phase], wait: Phase) -> Phase | None:
+    """The phase of another task that ended last during a wait. If a parameter server made an update
+    in that time, the phase that computed the gradient which it applied.
+    """
+    first, last = (bisect_right(ended, at, key=END) for at in (wait.start, wait.end))
+    others = [p for p in reversed(ended[first:last]) if p.task != wait.task]
+    update = next((p for p in others if p.what == "apply" and p.task.startswith("ps:")), None)
+    if update is None:
+        return next((p for p in others if p.step == wait.step), None)
+    before = range(bisect_right(ended, update.start, key=END) - 1, -1, -1)
+    computed = (p for p in map(ended.__getitem__, before) if p.step == update.step)
+    return next((p for p in computed if p.task not in (wait.task, update.task)), update)

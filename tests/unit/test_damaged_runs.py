@@ -26,8 +26,10 @@ from course_lib.record.events import (
     Lifecycle,
     Metric,
     Phase,
+    Seconds,
     Traffic,
     Update,
+    Whole,
     from_line,
     to_line,
 )
@@ -193,11 +195,11 @@ def test_lines_that_hold_no_event_are_left_out_and_told_once(tmp_path: Path) -> 
 )
 def test_a_line_that_holds_no_event_is_a_value_error(line: str) -> None:
     with pytest.raises(ValueError):
-        from_line(line)
+        from_line(line.encode())
 
 
 def test_every_kind_of_event_is_read_as_it_was_written() -> None:
-    values = {str: "x", int: 3, float: 2.5, float | None: None, list[int]: [1, 2]}
+    values = {str: "x", Whole: 3, float: 2.5, Seconds: 2.5, float | None: None, list[Whole]: [1, 2]}
     for kind in KINDS.values():
         event: Any = kind(*(values[what] for what in kind.__annotations__.values()))
         assert from_line(to_line(event)) == event

@@ -95,14 +95,6 @@ def test_what_is_not_a_run_of_ours_is_never_cleared_away(runs: Path, tmp_path: P
     assert link.is_symlink() and len(list(precious.iterdir())) == 2
 
 
-def test_what_another_process_had_begun_to_remove_is_removed(runs: Path) -> None:
-    left = runs / "20190101-000000-custom-x.going"
-    left.mkdir()
-    (left / "result.json").touch()
-    create(SPEC)
-    assert not left.exists()
-
-
 def test_what_killed_processes_left_of_temporary_runs_is_removed_by_the_next_once_it_is_old(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

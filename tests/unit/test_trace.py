@@ -45,7 +45,7 @@ def test_an_event_survives_its_line(event: Event) -> None:
 
 def test_a_line_of_no_known_kind_is_refused() -> None:
     with pytest.raises(ValueError, match="gossip"):
-        from_line('["gossip", "worker:0"]')
+        from_line(b'["gossip", "worker:0"]')
 
 
 def test_times_are_shown_from_the_start_of_the_run() -> None:
@@ -175,7 +175,7 @@ def test_staleness_is_told_of_each_worker_whose_gradients_an_update_names() -> N
 
 
 def test_an_update_written_before_it_named_its_workers_is_read_as_one_that_names_none() -> None:
-    assert from_line('["update", "ps:0", 0, "shard 0", "cpu", 0, 1, 6.0, 1]') == Update(
+    assert from_line(b'["update", "ps:0", 0, "shard 0", "cpu", 0, 1, 6.0, 1]') == Update(
         "ps:0", 0, "shard 0", "cpu", 0, 1, 6.0
     )
 

@@ -11,7 +11,7 @@ from course_lib.errors import Stalled, StartTimeout
 from course_lib.record.beats import Beat
 from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Phase
-from course_lib.record.standstill import LONG, SILENT, SOON, STEPLESS, Snapshot, Standstill
+from course_lib.record.standstill import SILENT, SOON, Snapshot, Standstill
 from course_lib.record.trace import Trace
 from course_lib.spec.jitter import Jitter
 from course_lib.spec.run_spec import RunSpec
@@ -212,19 +212,6 @@ def test_ranks_that_call_different_collectives_stand_still_a_second_later() -> N
     assert found.cure.startswith("All ranks of a group must make the same calls")
 
 
-def test_who_computes_for_very_long_is_told_as_what_it_is_and_not_for_certain() -> None:
-    late = REDUCE._replace(what="compute")
-    assert stands(look(END + 0.8 * LONG, worker_1=late)) is None
-    found = stands(look(END + 1.2 * LONG, worker_1=late))
-    assert found and not found.certain
-    assert found.words == (
-        "worker:0 and worker:2 wait in step 12 for worker:1, which has been in compute of step 12"
-        " for 12 s (its steps usually take 0.1 s)"
-    )
-    lively = Beat(9, "compute", 12.9)
-    assert stands(look(END + 1.2 * LONG, worker_1=late, worker_0=lively)) is None
-
-
 def test_a_run_whose_slow_task_takes_long_is_without_a_step_and_does_not_stand_still() -> None:
     slowed = Lifecycle("worker:2", "slowed", "by run.slow()", END, factor=500)
     compute = {"worker_2": REDUCE._replace(what="compute")}
@@ -243,34 +230,7 @@ def test_a_function_of_the_learners_own_that_does_not_return_is_named() -> None:
     spec = RunSpec(strategy="custom", workers=3, framework="torch")
     late = REDUCE._replace(what="train_step")
     found = look(END + 12, spec=spec, worker_1=late).slow_going()
-    assert found and str(found.does["worker:1"]) == (
-        "has been in train_step of your function, step 12, for 12 s"
-    )
-
-
-def test_after_a_heal_a_run_is_connecting_again_until_steps_go_on() -> None:
-    cut = [Lifecycle("host:2", "cut", "", END), Lifecycle("host:2", "healed", "", 6.0)]
-    found = look(6.5, *cut).slow_going()
-    assert found and f"{found.brief}: {found.words}" == (
-        "connecting again for 0.5 s: worker:0 and worker:1 wait in step 12 for worker:2, which is"
-        " joined again with host:2"
-    )
-    moves = dict.fromkeys(("worker_0", "worker_1", "worker_2"), Beat(13, "compute", 6.4))
-    assert look(6.5, *cut, **moves).slow_going() is None
-    stuck = dict.fromkeys(("worker_0", "worker_1", "worker_2"), Beat(13, "reduce", 7.0))
-    later = look(9.0, *cut, **stuck).slow_going()
-    assert later and later.kind == STEPLESS  # the heal is not why
-
-
-def test_tasks_that_start_again_are_named_until_they_run() -> None:
-    again = [Lifecycle(task, "restarting", "", 2.0) for task in ALL]
-    begun = Lifecycle("worker:0", "starting", "", 2.1, attempt=1)
-    every = look(2.5, *again, begun)
-    found = Snapshot(every.digest, every.beats, [], 2.5).restarting()
-    assert found and f"{found.brief}: {found.words}" == (
-        "without a step for 0.5 s: worker:0, worker:1 and worker:2 are starting again"
-    )
-    assert look(2.5).restarting() is None
+    assert found and str(found.does["worker:1"]) == ("has been in train_step of step 12 for 12 s")
 
 
 def test_what_goes_on_is_a_phase_up_to_now_and_a_silent_exchange_a_wait() -> None:
