@@ -56,7 +56,7 @@ picture: $(VENV)/.test
 	@$(BIN)/lockstep picture .picture-run --first 30 --steps 5 --out notebooks/pictures/straggler.svg \
 		--title "Four TensorFlow workers, one of them four times slower"
 	@rm -rf .picture-run
-	@$(BIN)/lockstep stage ring hierarchical --workers 8 --hosts 2 --mbit 200 --real --round 3 --out notebooks/pictures/all_reduce.svg
+	@$(BIN)/lockstep stage ring hierarchical --workers 8 --hosts 2 --link 200 --real --round 3 --out notebooks/pictures/all_reduce.svg
 	@$(BIN)/python -m tests.browser.recording
 
 # The exercises, from the solutions; nbgrader takes the answers out.

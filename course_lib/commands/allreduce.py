@@ -9,10 +9,11 @@ from rich.filesize import decimal
 
 from course_lib.collectives import ALGORITHMS, verify
 from course_lib.commands.screen import say, show, text
-from course_lib.commands.shared import DelayMs, Engine, Json, Mbit, link_of
+from course_lib.commands.shared import Engine, Json, OneLink
 from course_lib.errors import SpecError
 from course_lib.reduction.allreduce import compare
 from course_lib.reduction.allreduce import stage as show_stage
+from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import ONE_HOST
 from course_lib.text import count
 
@@ -31,8 +32,7 @@ def allreduce(
     workers: Annotated[int, typer.Option(help="How many workers.")] = 4,
     hosts: HostCount = 1,
     size: Size = "1MiB",
-    mbit: Mbit = None,
-    delay_ms: DelayMs = None,
+    link: OneLink = None,
     dtype: Annotated[str, typer.Option(help="The numpy dtype of its elements.")] = "float32",
     simulated: Annotated[
         bool, typer.Option("--simulate", help="Start no process: the model's time.")
@@ -47,8 +47,8 @@ def allreduce(
     if everything and algorithms:
         raise SpecError("--all", " ".join(algorithms), "either names or --all")
     names = list(ALGORITHMS) if everything else algorithms or ["ring"]
-    link = link_of(mbit, delay_ms)
-    how: dict[str, Any] = {"simulated": simulated, "link": link, "engine": engine}
+    imposed = Link.of(link) if link else None
+    how: dict[str, Any] = {"simulated": simulated, "link": imposed, "engine": engine}
     results = compare(size, names, workers, hosts, dtype, **how)
     figures = [result.as_dict() for result in results]
     if as_json:
@@ -86,7 +86,7 @@ def stage(
     workers: Annotated[int, typer.Option(help="How many workers, from 2 to 32.")] = 8,
     hosts: HostCount = 2,
     size: Size = "4MiB",
-    mbit: Mbit = None,
+    link: OneLink = None,
     real: Annotated[
         bool, typer.Option("--real", help="Carry it out in real processes, and show their moments.")
     ] = False,
@@ -103,13 +103,13 @@ def stage(
         raise SpecError("out", str(out), "a file that ends in .html or .svg")
     if rounds is not None and out.suffix == ".html":
         raise SpecError("round", rounds, "is for a still picture: take an --out that ends in .svg")
-    link = link_of(mbit, None)
     if link and hosts == 1:
-        raise SpecError("link", str(link), ONE_HOST)
+        raise SpecError("link", link, ONE_HOST)
     shown: list[Any] = names
+    imposed = Link.of(link) if link else None
     if real:
-        shown = compare(size, names, workers, hosts, link=link)
-    widget = show_stage(*shown, workers=workers, hosts=hosts, bytes=size, link=link)
+        shown = compare(size, names, workers, hosts, link=imposed)
+    widget = show_stage(*shown, workers=workers, hosts=hosts, bytes=size, link=imposed)
     try:
         print(widget.still(out, rounds) if out.suffix == ".svg" else widget.to_html(out))
     except OSError as error:

@@ -10,14 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from course_lib.collectives import ALGORITHMS
-from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import NOT_GIVEN, RunSpec, parse_item
 from course_lib.spec.settings import REDUCTIONS
 from course_lib.workloads import WORKLOADS
 
 KINDS = {"boolean": bool, "integer": int, "number": float, "string": str}
 NUMBERS: dict[Any, str] = {int: "<int>", float: "<float>"}
-REPEATED = {"placement": "--place", "links": "--link", "slow": "--slow", "faults": "--fault"}
+REPEATED = {"placement": "--place", "link": "--link", "slow": "--slow", "faults": "--fault"}
 """Fields of several items -> the option that is given once for each item."""
 BY_STRATEGY = ("framework", "workers")  # their default depends on the strategy
 
@@ -30,18 +29,14 @@ def about(schema: dict[str, Any], default: bool = True) -> str:
     return f"{text[0].upper()}{text[1:]}.{shown}"
 
 
-LINK = Link.model_json_schema()["properties"]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
-Mbit = Annotated[float | None, typer.Option(help=about(LINK["mbit"]))]
-DelayMs = Annotated[float | None, typer.Option(help=about(LINK["delay_ms"]))]
+OneLink = Annotated[
+    str | None,
+    typer.Option("--link", help="Of each host: mbit,delay_ms, such as 200,0.5."),
+]
 _FIELDS = RunSpec.model_json_schema()["properties"]
 Engine = Annotated[str, typer.Option(help=about(_FIELDS["engine"], False))]
 Timeout = Annotated[float, typer.Option(min=0.1, max=86400, help="Seconds to wait for the end.")]
-
-
-def link_of(mbit: float | None, delay_ms: float | None) -> Link | None:
-    """The link that was asked for, if one was."""
-    return None if mbit is None and delay_ms is None else Link(mbit=mbit, delay_ms=delay_ms or 0.0)
 
 
 def with_fields(command: Callable[..., None]) -> Callable[..., None]:
@@ -74,10 +69,7 @@ def _options() -> Iterator[inspect.Parameter]:
         text = about(schema, name not in BY_STRATEGY)
         if name in NOT_GIVEN:
             continue
-        if name == "link":
-            for each, its in LINK.items():
-                yield _option(each, Annotated[float | None, typer.Option(help=about(its))])
-        elif name in REPEATED:
+        if name in REPEATED:
             option = typer.Option(REPEATED[name], help=f"{text} May be repeated.")
             yield _option(name, Annotated[list[str] | None, option])
         else:
@@ -106,8 +98,7 @@ def _option(name: str, annotation: Any) -> inspect.Parameter:
 def fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as the fields that `RunSpec` takes."""
     given = {name: value for name, value in options.items() if value is not None}
-    imposed = {name: given.pop(name) for name in LINK if name in given}
     for name in REPEATED:
         if name in given and name != "faults":
             given[name] = dict(parse_item(name, item) for item in given[name])
-    return given | ({"link": Link(**imposed)} if imposed else {})
+    return given

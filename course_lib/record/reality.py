@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from course_lib.record.events import Lifecycle
 from course_lib.record.life import Life, Span, planned
-from course_lib.spec.fields import Link
+from course_lib.spec.fields import ALL, Link
 from course_lib.spec.run_spec import RunSpec
 
 
@@ -62,8 +62,8 @@ def planned_links(spec: RunSpec) -> str:
     """The links that a spec imposes on its hosts, in words; "" for none."""
     if all(spec.link_of(host) == Link() for host in spec.all_hosts):
         return ""
-    special = [f"{link} for host {host}" for host, link in sorted(spec.links.items())]
-    return "; ".join([*([str(spec.link)] if spec.link else []), *special])
+    links = sorted(spec.link.items(), key=lambda item: str(item[0]))
+    return "; ".join(str(link) + f" for host {host}" * (host != ALL) for host, link in links)
 
 
 def _devices(spec: RunSpec) -> list[str]:

@@ -20,7 +20,7 @@ from course_lib.record.events import Message
 from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace
 from course_lib.reduction.role import Done, Job, carry_out, loaded
-from course_lib.spec.fields import Link
+from course_lib.spec.fields import ALL, Link
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import MAX_WORKERS
 
@@ -184,7 +184,7 @@ def _in_a_cluster(jobs: list[Job], where: RunSpec, watch: Watch | None) -> list[
     # servers may be told to leave before they have returned anything
     done = [values[first.task(rank)] for rank in range(first.workers)]
     return [
-        _measured(j, [ranks[i] for ranks in done], next(traces), where.link)
+        _measured(j, [ranks[i] for ranks in done], next(traces), where.link.get(ALL))
         for i, j in enumerate(jobs)
     ]
 

@@ -54,7 +54,7 @@ def measure_and_predict(
     for hosts, seconds in zip(places, timed.tolist(), strict=True):
         path = fitted(len(hosts), seconds)
         model = Topology(path, path, gamma=0.0)  # adding is part of beta
-        models[hosts] = imposed(where.link, model) if where.link else model
+        models[hosts] = imposed(where.link_of(0), model) if where.link else model
     return [
         replace(one, predicted_seconds=expected(job, models[job.schedule.hosts]))
         for job, one in zip(jobs, done[len(rings) :], strict=True)

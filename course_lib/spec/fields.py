@@ -8,7 +8,7 @@ import typing
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
@@ -155,7 +155,17 @@ def _by_name(link: object) -> object:
     return link
 
 
-AnyLink = Annotated[Link, BeforeValidator(_by_name)]
+def _by_host(link: object) -> object:
+    """Links by host; one that is given by itself is that of `ALL` hosts."""
+    if link is None:
+        return {}
+    of_hosts = isinstance(link, dict) and not link.keys() & Link.model_fields.keys()
+    return link if of_hosts else {ALL: link}
+
+
+ALL: Final = "*"
+Host = Literal["*"] | Annotated[int, Field(ge=0)]
+Links = Annotated[dict[Host, Annotated[Link, BeforeValidator(_by_name)]], BeforeValidator(_by_host)]
 
 
 def _anywhere(path: Path) -> Path:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from course_lib.errors import SpecError
-from course_lib.spec.fields import Link, complaints
+from course_lib.spec.fields import ALL, Link, complaints
 from course_lib.spec.jitter import Jitter, check_jitter
 from course_lib.spec.settings import Settings
 
@@ -41,7 +41,7 @@ class RunSpec(Settings):
 
     The workers are spread over `hosts` in equal blocks of neighbours; with several hosts, each
     parameter server and the chief get one of their own besides. `placement` puts single tasks
-    elsewhere. Every host has the `link`; those in `links` have another.
+    elsewhere. Every host has the `link` of "*", or one of its own.
     """
 
     def __init__(self, /, **fields: Any) -> None:
@@ -90,7 +90,7 @@ class RunSpec(Settings):
 
     def link_of(self, host: int) -> Link:
         """The link of a host."""
-        return self.links.get(host) or self.link or Link()
+        return self.link.get(host) or self.link.get(ALL) or Link()
 
     @property
     def tasks(self) -> tuple[str, ...]:
@@ -177,15 +177,16 @@ class RunSpec(Settings):
 
 
 def parse_item(field: str, text: str) -> tuple[Any, Any]:
-    """An item of `slow`, `placement` or `links` as the command line writes it: `worker:1=3` is
-    `("worker:1", 3)`, and `1=50,2.5` the link of host 1, `(1, Link(mbit=50, delay_ms=2.5))`.
+    """An item of `slow`, `placement` or `link` as the command line writes it: `worker:1=3` is
+    `("worker:1", 3)`, `1=50,2.5` the link of host 1, `(1, Link(mbit=50, delay_ms=2.5))`, and `50`
+    that of all hosts.
     """
     number = r"\s*(-?\d*\.?\d+)\s*"
-    form = r"(\d+)\s*=(.*)" if field == "links" else rf"([a-z]+:\d+)\s*={number}"
+    form = r"(?:(\d+)\s*=)?(.*)" if field == "link" else rf"([a-z]+:\d+)\s*={number}"
     if not (match := re.fullmatch(rf"\s*{form}", text)):
         raise SpecError(field, text, str(RunSpec.model_fields[field].description))
-    if field == "links":
-        return int(match[1]), Link.of(match[2])
+    if field == "link":
+        return int(match[1]) if match[1] else ALL, Link.of(match[2])
     value = float(match[2])
     # RunSpec refuses half a host
     return match[1], int(value) if field == "placement" and value.is_integer() else value

@@ -16,7 +16,7 @@ from pydantic import (
 )
 
 from course_lib.spec.faults import FORM, Fault, several
-from course_lib.spec.fields import STRICT, AnyLink, AnyPath, field, flag, number, whole
+from course_lib.spec.fields import STRICT, AnyPath, Links, field, flag, number, whole
 from course_lib.spec.jitter import FORMS, check_jitter
 
 MAX_WORKERS = 256
@@ -99,11 +99,11 @@ class Settings(BaseModel):
         f"task=host, with a host from 0 to {MAX_WORKERS - 1}, such as worker:1=1; "
         'in Python {"worker:1": 1}',
     )
-    link: AnyLink | None = field(None, "the link of each host", "a Link(mbit=200, delay_ms=0.5)")
-    links: dict[Annotated[int, Field(ge=0)], AnyLink] = field(
+    link: Links = field(
         {},
-        "another link for one host",
-        "host=mbit,delay_ms,loss or the first of these, such as 1=50; in Python {1: Link(mbit=50)}",
+        "the link of each host, or of one",
+        "mbit,delay_ms,loss or the first of these, such as 200,0.5, and for one host 1=50; "
+        'in Python Link(mbit=200, delay_ms=0.5) or {"*": Link(mbit=200), 1: Link(mbit=50)}',
     )
     engine: Literal["local", "ray"] | Annotated[str, Field(pattern="^ray:.+")] = field(
         "local",

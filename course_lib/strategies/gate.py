@@ -15,6 +15,7 @@ from course_lib import workloads
 from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.hardware import Machine
+from course_lib.spec.fields import ALL
 from course_lib.spec.run_spec import JOBS, RunSpec
 from course_lib.spec.settings import MAX_BATCH, MAX_REPLICAS, NATIVE
 from course_lib.strategies import trial
@@ -253,11 +254,10 @@ def _check_tasks(spec: RunSpec) -> None:
         spec.check_jitter(task, jitter)
     for task in spec.placement:
         spec.check_task(task, "placement")
-    if spec.link:
-        spec.check_linked("link", str(spec.link))
-    for host in spec.links:
-        spec.check_linked("links", host)
-        spec.check_host(host, "links")
+    for host, link in spec.link.items():
+        spec.check_linked("link", str(link))
+        if host != ALL:
+            spec.check_host(host, "link")
     for fault in spec.faults:
         fault.planned(spec)
 
@@ -302,9 +302,10 @@ def _places(request: Request, strategy: Strategy) -> Refusals:
     text = f"{why}, so on one host: leave it out ({can} can be on several)"
     if spec.hosts > 1:
         yield "hosts", text
-    for name in ("placement", "link", "links"):
-        if value := getattr(spec, name):
-            raise SpecError(name, str(value) if name == "link" else value, text)
+    if spec.placement:
+        raise SpecError("placement", spec.placement, text)
+    if spec.link:
+        raise SpecError("link", ", ".join(map(str, spec.link.values())), text)
     cure = f"; --framework {others[0]} has one for each" if others else ""
     for name in ("slow", "jitter") if request.workers_are_devices else ():
         tasks = getattr(spec, name)

@@ -170,7 +170,7 @@ def _machine(run: Run, trace: Trace) -> dict[str, Any]:
         "reality": run.reality.word,
         "network": run.plan.network,
         "network_why": _reason(run, "network").why,
-        "link": links if spec.link or spec.links else None,
+        "link": links if spec.link else None,
         "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
         "examples_read": _examples_read(run) if spec.record_examples else {},
     }

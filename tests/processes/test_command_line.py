@@ -173,23 +173,23 @@ by the formula    18.8 KiB   18.8 KiB              0 B       69 KiB        -
         "run --steps -5",
         "run --device-ms 20ms",
         "run --slow worker:1=-2",
-        "run --mbit 100",
+        "run --link 100",
         "run --link 0=50",
         "run --hosts 2 --link 7=50",
         "run --hosts 2 --link 1=fast",
         "run --hosts 2 --link 1=-50",
         "run mirrored --hosts 2",
-        "run central_storage --framework torch --mbit 5",
+        "run central_storage --framework torch --link 5",
         "race mirrored",
         "race mirrored mirorred",
         "race mirrored,wrkers=3 one_device",
         "race mirrored one_device --target-accuracy 90",
         "race mirrored one_device --hosts 9",
         "allreduce --bytes -4",
-        "allreduce --hosts 2 --mbit -3",
+        "allreduce --hosts 2 --link=-3",
         "stage rng",
         "stage --round 3 --out x.html",
-        "stage --mbit 100 --hosts 1 --out x.html",
+        "stage --link 100 --hosts 1 --out x.html",
         "race mirrored,seed=1 one_device",
         "check notebooks",
         "stage --out x.png",
@@ -235,9 +235,9 @@ def test_bad_input_ends_the_process_with_exit_code_2() -> None:
 
 
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
-    nothing = dict.fromkeys(("workers", "backups", "slow", "links", "mbit", "delay_ms", "loss"))
+    nothing = dict.fromkeys(("workers", "backups", "slow", "link"))
     assert shared.fields(nothing) == {}
-    assert shared.fields({**nothing, "loss": 0.01}) == {"link": Link(loss=0.01)}
+    assert shared.fields({**nothing, "link": ["9"]}) == {"link": {"*": Link(mbit=9)}}
     assert shared.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {
         "backups": 1,
         "slow": {"worker:1": 3.0},
@@ -246,7 +246,7 @@ def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
 
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel", "fully_sharded"])
 def test_a_model_in_parts_trains_over_hosts_with_a_link_between_them(name: str) -> None:
-    options = "--framework torch --workers 2 --hosts 2 --mbit 500 --steps 3 --json"
+    options = "--framework torch --workers 2 --hosts 2 --link 500 --steps 3 --json"
     done = lockstep("run", name, *options.split())
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)

@@ -33,8 +33,8 @@ RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("tensor_parallel", "torch", 3, UNEVEN),
     ("fully_sharded", "torch", 2, {}),
     ("fully_sharded", "torch", 3, UNEVEN),
-    ("pipeline_parallel", "torch", 2, {"pipeline": "gpipe"}),
-    ("pipeline_parallel", "torch", 2, {"pipeline": "1f1b"}),
+    ("pipeline_parallel", "torch", 2, {"accumulate": 4, "pipeline": "gpipe"}),
+    ("pipeline_parallel", "torch", 2, {"accumulate": 4, "pipeline": "1f1b"}),
     ("pipeline_parallel", "torch", 3, {"workload": "digits_cnn", "accumulate": 6}),
 ]
 DEEP: list[tuple[str, str, int, dict[str, Any]]] = [

@@ -254,7 +254,7 @@ def seconds(mbit: float) -> float:
 def test_an_exchange_takes_as_long_as_its_link_says_and_a_link_can_change_while_a_run_goes_on(
     network: str,
 ) -> None:
-    run = start(exchanges, workers=2, hosts=2, link=Link(mbit=40), links={1: Link(mbit=20)})
+    run = start(exchanges, workers=2, hosts=2, link={"*": Link(mbit=40), 1: Link(mbit=20)})
     assert run.plan.network == network
     (run.run_dir / "go0").touch()
     until(lambda: len(list(run.run_dir.glob("done0-*"))) == 2, "the first exchanges")
@@ -460,7 +460,7 @@ def test_each_way_of_a_link_loses_its_share_of_packets_and_a_link_without_loss_n
                     time.sleep(1e-3)  # no queue on the way overflows
 
     for loss, least, most in ((0.05, 0.93, 0.97), (0.0, 1.0, 1.01)):
-        with start(send, workers=2, hosts=2, links={1: Link(loss=loss)}) as run:
+        with start(send, workers=2, hosts=2, link={1: Link(loss=loss)}) as run:
             run.wait(60)
             counted = {e.task: e for e in run.trace.all(Traffic)}
         for sender, receiver in (("worker:0", "worker:1"), ("worker:1", "worker:0")):
@@ -482,7 +482,7 @@ def test_sums_over_a_link_that_loses_packets_are_exact_and_more_bytes_go_over_th
 
     sent = []
     for loss in (0.0, 0.05):
-        with start(add, workers=2, hosts=2, links={1: Link(loss=loss)}) as run:
+        with start(add, workers=2, hosts=2, link={1: Link(loss=loss)}) as run:
             assert run.wait(60).result == {"worker:0": True, "worker:1": True}
             sent.append(sum(e.sent for e in measures.wire_bytes(run.trace).values()))
     assert 1.03 * sent[0] < sent[1]  # at least 5 % of the packets twice, less noise

@@ -36,7 +36,7 @@ BFLOAT16: dict[str, Any] = {"rtol": 0.01}
 SYNCHRONOUS = [
     ("mirrored", 2, {}),
     ("mirrored", 4, {}),
-    ("mirrored", 3, {"all_reduce": "reduction_to_one_device"}),
+    ("mirrored", 3, {}),
     ("central_storage", 3, {}),
     ("tpu", 2, {"emulate": True}),  # in float32, which is not usual there
 ]
@@ -45,19 +45,19 @@ FACTS = {strategy.name: strategy for strategy in (ONE_DEVICE, MIRRORED, CENTRAL_
 
 
 def watched(
-    path: str, slow_replica: float = 0.0, make: str = ""
+    path: str, slow_replica: float = 0.0, make: str = "", average: str = ""
 ) -> Callable[[Any], dict[str, Any]]:
     """The role function at `path`, with TensorFlow's log of placements on; it also returns the
     weights of every copy.
 
     `slow_replica`: seconds by which the last replica is late in each step; `make`: another builder
-    of steps.
+    of steps; `average`: how the replicas of `mirrored` reduce.
     """
 
     def worker(task):
         import tensorflow as tf
 
-        from course_lib.strategies.tensorflow import models, tpu, training
+        from course_lib.strategies.tensorflow import mirrored, models, tpu, training
 
         tf.debugging.set_log_device_placement(True)
         copies, loss_of = [], models.loss_of
@@ -80,6 +80,8 @@ def watched(
         if make:
             builder = getattr(tpu, make)
             tpu.make_step = lambda *given, compiler: builder(*given)
+        if average:
+            mirrored.reduction = lambda spec: average
         if slow_replica:
             models.loss_of = lambda workload: (
                 lambda logits, classes: loss_of(workload)(logits, late(classes, logits.device))
@@ -110,9 +112,10 @@ def ran(
     replicas: int = 1,
     slow_replica: float = 0.0,
     make: str = "",
+    average: str = "",
     **fields: Any,
 ) -> Ran:
-    role = watched(FACTS[name].programs["tensorflow"]["worker"], slow_replica, make)
+    role = watched(FACTS[name].programs["tensorflow"]["worker"], slow_replica, make, average)
     options = {"global_batch": BATCH, "steps": STEPS, **fields}
     with start(role, framework="tensorflow", workers=1, replicas=replicas, **options) as run:
         result = run.wait(100).result["worker:0"]
@@ -159,7 +162,7 @@ def test_there_are_as_many_copies_as_it_says_and_they_end_equal_to_the_last_bit(
 @pytest.mark.parametrize("name", ["mirrored", "central_storage"])
 def test_the_update_waits_for_the_slowest_replica_in_every_step_and_is_the_same(name: str) -> None:
     late = 0.02
-    slowed = ran(name, 3, slow_replica=late, all_reduce="reduction_to_one_device", steps=10)
+    slowed = ran(name, 3, slow_replica=late, steps=10)
     computed = [phase.end - phase.start for phase in slowed.trace.all(Phase, what="compute")]
     updated = [update.at for update in slowed.trace.all(Update, device=f"{CPU}0")]
     assert len(computed) == len(updated) == 10
@@ -181,7 +184,7 @@ def test_hierarchical_copy_between_an_odd_number_of_devices_loses_a_gradient() -
     go.
     """
     first, whole = (
-        ran("mirrored", 3, steps=1, all_reduce="hierarchical_copy"),
+        ran("mirrored", 3, steps=1, average="hierarchical_copy"),
         ran("one_device"),
     )
     workload = workloads.load(RunSpec())

@@ -118,7 +118,7 @@ def test_only_what_we_say_is_printed_even_if_a_node_is_lost(cluster: str) -> Non
     ("fields", "field"),
     [
         ({"link": Link(mbit=50)}, "link"),
-        ({"links": {1: Link(mbit=50)}}, "links"),
+        ({"link": {1: Link(mbit=50)}}, "link"),
         ({"faults": "cut host:1 at step 3"}, "faults"),
         ({"faults": "link host:1=50,0,0.01 at step 3"}, "faults"),
     ],

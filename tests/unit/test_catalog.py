@@ -149,7 +149,7 @@ def test_hosts_and_links_are_refused_with_the_reason_if_workers_cannot_be_on_sev
     spread: list[dict[str, Any]] = [
         {"hosts": 2},
         {"hosts": 2, "link": fast},
-        {"hosts": 2, "links": {1: fast}},
+        {"hosts": 2, "link": {1: fast}},
         {"placement": {"worker:1": 1}},
     ]
     whys: set[tuple[str, str]] = set()

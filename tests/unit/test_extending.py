@@ -186,9 +186,8 @@ def test_a_toy_algorithm_is_found_among_all_on_the_command_line_and_on_the_stage
 def test_every_field_of_a_run_is_an_option_with_its_title_and_what_is_allowed(name: str) -> None:
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     options = {parameter.name: parameter for parameter in command.params}
-    # an argument of run; a fact of the strategy; two options
-    fields = RunSpec.model_fields.keys() - {"strategy", "chief", "link"}
-    assert fields | {"mbit", "delay_ms"} <= options.keys()
+    fields = RunSpec.model_fields.keys() - {"strategy", "chief"}  # an argument; a fact of it
+    assert fields <= options.keys()
     for field in fields - {"workload", "all_reduce"}:  # their help lists what there is
         info = RunSpec.model_fields[field]
         assert str(info.title).lower() in options[field].help.lower()

@@ -104,8 +104,10 @@ USUAL: dict[str, list[Any]] = {
     "accumulate": [1, 2, 1024],
     "global_batch": [1, 64, 96, 4096],
     "hosts": [1, 2, 3],
-    "link": [Link(mbit=5), {"mbit": 5}, {1: Link(mbit=5)}, {"mbit": -1}],
-    "links": [{1: Link(mbit=5)}, {1: {2: 3}}, {"1": {"mbit": 5}}, {-1: Link()}],
+    "link": [
+        *(Link(mbit=5), {"mbit": 5}, {1: Link(mbit=5)}, {"mbit": -1}, {"*": 3, 1: Link(mbit=5)}),
+        *({1: {2: 3}}, {"1": {"mbit": 5}}, {-1: Link()}, {}),
+    ],
     "placement": [{"worker:0": 0, "worker:1": 1}, {"worker:0": 300}],
     "slow": [4, {"worker:1": 4}, {"worker:1": 0.5}, {"ps:0": 2}],
     "jitter": ["exponential:20ms", "lognormal:0.5", "=", "worker:1=one_in:3:5ms", {"worker:0": 3}],
@@ -178,8 +180,8 @@ def test_a_run_is_refused_by_a_field_before_anything_starts(
     ("what", "fields", "field"),
     [
         ("multi_worker_mirrored", {"slow": 4}, "slow"),
-        ("multi_worker_mirrored", {"hosts": 2, "link": {1: Link(mbit=5)}}, "link"),
-        ("multi_worker_mirrored", {"hosts": 2, "links": {0: {1: 5}}}, "links"),
+        ("multi_worker_mirrored", {"hosts": 2, "link": {7: Link(mbit=5)}}, "link"),
+        ("multi_worker_mirrored", {"hosts": 2, "link": {0: {1: 5}}}, "link"),
         ("multi_worker_mirrored", {"framework": ["torch"]}, "framework"),
         ("multi_worker_mirrored", {"strategy": "one_device"}, "strategy"),
         (len, {"strategy": "one_device"}, "strategy"),

@@ -82,8 +82,7 @@ def test_a_placement_says_where_tasks_are_and_how_many_hosts_the_workers_have() 
             workers=3,
             hosts=2,
             ps=1,
-            link=Link(mbit=200, delay_ms=0.5),
-            links={1: Link(mbit=50), 2: Link()},
+            link={"*": Link(mbit=200, delay_ms=0.5), 1: Link(mbit=50), 2: Link()},
         ),
         RunSpec(workers=3, hosts=2, ps=1, placement={"worker:2": 0, "worker:0": 5}),
     ],
@@ -122,7 +121,7 @@ def test_the_interface_follows_from_the_address() -> None:
 
 
 def test_a_host_has_the_link_of_all_unless_it_has_its_own() -> None:
-    spec = RunSpec(hosts=2, link=Link(mbit=200), links={1: Link(mbit=50, delay_ms=2)})
+    spec = RunSpec(hosts=2, link={"*": Link(mbit=200), 1: Link(mbit=50, delay_ms=2)})
     assert (spec.link_of(0), spec.link_of(1)) == (Link(mbit=200), Link(mbit=50, delay_ms=2))
     assert RunSpec(hosts=2).link_of(0) == Link()
 
@@ -146,11 +145,11 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         (lambda: Link(loss=-0.1), "loss=-0.1: allowed"),
         (lambda: Link(loss=math.nan), "loss=nan: allowed"),
         (lambda: RunSpec(hosts=2, link={"mbit": 0}), "mbit=0: allowed"),
-        (lambda: RunSpec(hosts=2, link=200), "link=200: allowed: a Link"),
+        (lambda: RunSpec(hosts=2, link=200), "link=200: allowed: mbit,delay_ms,loss"),
         (lambda: judged(RunSpec(link=Link(mbit=200))), "a link is between hosts, and there is one"),
         (
-            lambda: judged(RunSpec(hosts=2, links={2: Link()})),
-            "links=2: this run has the hosts 0, 1",
+            lambda: judged(RunSpec(hosts=2, link={2: Link()})),
+            "link=2: this run has the hosts 0, 1",
         ),
         (
             lambda: judged(RunSpec(placement={"worker:9": 0})),
@@ -159,12 +158,12 @@ def test_a_link_says_what_a_prediction_needs() -> None:
         (lambda: RunSpec(placement={"worker:0": -1}), "placement=-1: allowed: task=host"),
         (lambda: RunSpec(hosts=2).check_host(7), "host=7: this run has the hosts 0, 1"),
         (lambda: RunSpec(hosts=2).check_host("host:7"), "this run has the hosts 0, 1"),
-        (lambda: parse_item("links", "1"), "links='1': host=mbit,delay_ms,loss"),
-        (lambda: parse_item("links", "1="), "link='': Mbit/s, ms of delay and the share"),
-        (lambda: parse_item("links", "1=,,"), "link=',,': Mbit/s, ms of delay and the share"),
-        (lambda: parse_item("links", "1=5,0,0,0"), "such as 50 or 50,2.5,0.01"),
-        (lambda: parse_item("links", "1=5,0,1"), "loss=1.0: allowed"),
-        (lambda: parse_item("links", "1=0"), "mbit=0.0: allowed"),
+        (lambda: parse_item("link", "x=1"), "link='x=1': Mbit/s, ms of delay and the share"),
+        (lambda: parse_item("link", "1="), "link='': Mbit/s, ms of delay and the share"),
+        (lambda: parse_item("link", "1=,,"), "link=',,': Mbit/s, ms of delay and the share"),
+        (lambda: parse_item("link", "1=5,0,0,0"), "such as 50 or 50,2.5,0.01"),
+        (lambda: parse_item("link", "1=5,0,1"), "loss=1.0: allowed"),
+        (lambda: parse_item("link", "1=0"), "mbit=0.0: allowed"),
     ],
 )
 def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # type: ignore[no-untyped-def]
@@ -176,6 +175,7 @@ def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # ty
 @pytest.mark.parametrize(
     ("text", "link"),
     [
+        ("50", Link(mbit=50)),
         ("1=50", Link(mbit=50)),
         (" 1 = 50 , 2.5 ", Link(mbit=50, delay_ms=2.5)),
         ("1=50,0,0.01", Link(mbit=50, loss=0.01)),
@@ -183,7 +183,7 @@ def test_what_cannot_be_is_named_with_what_can(fields, says: str) -> None:  # ty
     ],
 )
 def test_a_slow_rack_as_the_command_line_writes_it(text: str, link: Link) -> None:
-    assert parse_item("links", text) == (1, link)
+    assert parse_item("link", text) == (1 if "=" in text else "*", link)
 
 
 # --- links that only our own exchange keeps to ---
@@ -304,7 +304,7 @@ def test_a_link_that_loses_packets_is_planned_where_the_kernel_can_drop_them() -
     assert "Links: 200 Mbit/s, 0 ms, 1 % lost." in str(plan)
 
 
-@pytest.mark.parametrize("links", [{"link": LOSSY}, {"links": {1: LOSSY}}])
+@pytest.mark.parametrize("links", [{"link": LOSSY}, {"link": {1: LOSSY}}])
 @pytest.mark.parametrize(
     ("machine", "why"),
     [

@@ -642,7 +642,7 @@ def test_a_refused_order_to_slow_leaves_the_slider_where_the_task_is(board: Race
 def two_hosts(state: str = "running") -> SomeRun:
     """A run whose hosts have links of their own, one of them with a delay."""
     links = {0: Link(mbit=100), 1: Link(mbit=20, delay_ms=5)}
-    return SomeRun(lockstep(), state, RunSpec(workers=2, hosts=2, links=links, global_batch=BATCH))
+    return SomeRun(lockstep(), state, RunSpec(workers=2, hosts=2, link=links, global_batch=BATCH))
 
 
 def test_the_link_slider_shows_the_chosen_host_and_follows_what_a_cell_orders() -> None:

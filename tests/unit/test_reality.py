@@ -39,7 +39,7 @@ def linked(mbit: float | None, at: float) -> Lifecycle:
             "the steps of worker:1 vary by one_in:9:50ms.",
         ),
         (
-            {"hosts": 2, "link": Link(mbit=50), "links": {1: Link(mbit=10)}},
+            {"hosts": 2, "link": {"*": Link(mbit=50), 1: Link(mbit=10)}},
             "the links between hosts are held to 50 Mbit/s, 0 ms; 10 Mbit/s, 0 ms for host 1.",
         ),
         (

@@ -438,10 +438,15 @@ def made_up(
     calls: list[tuple[Link | None, list[str]]] = []
 
     def measured(jobs: Sequence[Job], where: RunSpec = HERE, watch: Any = None) -> list[AllReduce]:
-        calls.append((where.link, [j.schedule.name for j in jobs]))
+        calls.append((where.link.get("*"), [j.schedule.name for j in jobs]))
         (some,) = simulated("4KiB", ["ring"])
         return [
-            replace(some, schedule=j.schedule, seconds=truth(j, where.link), predicted_seconds=0.0)
+            replace(
+                some,
+                schedule=j.schedule,
+                seconds=truth(j, where.link.get("*")),
+                predicted_seconds=0.0,
+            )
             for j in jobs
         ]
 

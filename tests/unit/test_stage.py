@@ -422,7 +422,7 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
     app.command()(command)
     run = CliRunner().invoke
     made = run(
-        app, ["ring", "tree", "--workers", "4", "--mbit", "100", "--out", str(tmp_path / "s.html")]
+        app, ["ring", "tree", "--workers", "4", "--link", "100", "--out", str(tmp_path / "s.html")]
     )
     assert (
         made.exit_code == 0
@@ -436,7 +436,7 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
         (["rong"], "did you mean 'ring'"),
         (["--out", "s.pdf"], ".html or .svg"),
         (["--out", str(tmp_path / "no" / "s.svg")], "cannot be written"),
-        (["--mbit", "0"], "above 0"),
+        (["--link", "0"], "above 0"),
     ):
         assert words in str(run(app, wrong).exception)
 
