@@ -51,6 +51,7 @@ from tests.benchmarks.boards import LIMIT, Made, Wire, mean_delay
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.helpers import until
 from tests.made_up import BATCH, EVENTS, SPEC, asynchronous, lockstep
+from tests.screens import says
 
 
 class SomeRun:
@@ -356,23 +357,17 @@ def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_f
     seconds = {label: f.seconds_to_target for label, f in shown.entrants.items()}
     fast, slow = sorted(seconds, key=lambda label: seconds[label] or 0)
     assert view.goal == ("loss", pytest.approx(target))
-    ratio = f"{(seconds[slow] or 0) / (seconds[fast] or 1):.1f} times sooner than **{slow}**"
-    winner = f"The winner is **{fast}**: **{fast}** reached loss {target:.3g} in "
-    assert view.headline().startswith(winner) and ratio in view.headline()
-    assert view.detail() == "Fair: nobody queued."
+    ratio = f"{(seconds[slow] or 0) / (seconds[fast] or 1):.1f} times"
+    assert ratio in view.headline() and shown.winner == fast
+    says("race_board", "the end of a race", f"{view.headline()}\n{view.detail()}")
 
 
 @pytest.mark.parametrize(
-    ("fair", "targets", "says"),
-    [
-        (True, {}, "The winner is async: async reached loss"),
-        (False, {}, "No winner can be named, as the race was not fair; async reached loss"),
-        (None, {}, "No winner can be named, as whether it was fair cannot be told; async"),
-        (True, {"target_loss": 0.2}, "The winner is async: only async reached loss 0.2, after"),
-    ],
+    ("fair", "targets"),
+    [(True, {}), (False, {}), (None, {}), (True, {"target_loss": 0.2})],
 )
 def test_a_board_and_a_comparison_give_the_same_verdict(
-    fair: bool | None, targets: dict[str, float], says: str
+    fair: bool | None, targets: dict[str, float]
 ) -> None:
     """Also of a race in which the accuracy, which is measured but no target, is reached in another
     order than the loss.
@@ -387,26 +382,26 @@ def test_a_board_and_a_comparison_give_the_same_verdict(
     accuracies = {label: f.seconds_to_accuracy or 0.0 for label, f in shown.entrants.items()}
     assert accuracies["sync"] < accuracies["async"]
     assert shown.outcome == view.headline().replace("**", "")
-    assert shown.outcome.startswith(says)
+    says("race_board", f"fair {fair} {targets or ''}", shown.outcome)
 
 
 @pytest.mark.parametrize(
-    "states, targets, words",
+    ("states", "targets"),
     [
-        (("running", "running"), {}, "is ahead: loss"),
-        (("running", "finished"), {"target_loss": 0.105}, "**async** has reached loss 0.105 after"),
-        (("running", "running"), {"target_loss": 1e-9}, "is ahead: loss"),
-        (("finished", "finished"), {"target_loss": 1e-9}, "nobody reached loss 1e-09"),
-        (("finished", "finished"), {"target_loss": 0.105}, "only **async** reached loss 0.105"),
-        (("stopped", "finished"), {}, "No winner can be named, as **sync** is stopped; **"),
-        (("finished", "finished"), {"target_accuracy": 0.9}, "nobody reached accuracy 0.9"),
+        (("running", "running"), {}),
+        (("running", "finished"), {"target_loss": 0.105}),
+        (("running", "running"), {"target_loss": 1e-9}),
+        (("finished", "finished"), {"target_loss": 1e-9}),
+        (("finished", "finished"), {"target_loss": 0.105}),
+        (("stopped", "finished"), {}),
+        (("finished", "finished"), {"target_accuracy": 0.9}),
     ],
 )
 def test_the_headline_says_how_things_stand(
-    states: Sequence[str], targets: dict[str, float], words: str
+    states: Sequence[str], targets: dict[str, float]
 ) -> None:
     view = view_of(SomeRun(lockstep(), states[0]), SomeRun(asynchronous(), states[1]), **targets)
-    assert words in view.headline()
+    says("race_board", f"{' and '.join(states)} {targets or ''}", view.headline())
 
 
 def test_a_clock_that_is_started_late_counts_from_then_on_all_that_was_read_before() -> None:
@@ -422,7 +417,7 @@ def test_a_clock_that_is_started_late_counts_from_then_on_all_that_was_read_befo
 
 def test_a_race_without_losses_is_at_its_start() -> None:
     view = view_of(SomeRun(Trace(), "running"), SomeRun(asynchronous(), "running"))
-    assert view.headline() == "At the start: no loss yet from **sync**"
+    says("race_board", "no losses", view.headline())
 
 
 END = lockstep().seconds
@@ -447,16 +442,15 @@ def standing() -> SomeRun:
 
 def test_a_board_says_who_holds_up_a_run_that_stands_still() -> None:
     still, moving = standing(), SomeRun(lockstep(), "running")
-    says = "standing still for 4.2 s: worker:0 waits in step 7 for worker:1, which is"
     alone = View({"one": still})
     alone.look()
-    assert alone.headline() == f"**one** has been {says} paused"
+    says("race_board", "standing still", alone.headline())
     assert alone.detail().startswith("Step ")
     race = View({"one": still, "two": moving})
     race.look()
-    assert race.detail().startswith(f"one: {says} paused. ")
+    says("race_board", "standing still in a race", race.detail())
     side = alone.sides[0]
-    assert side.summary().startswith("standing still for 4.2 s · loss")
+    assert "4.2 s · loss" in side.summary()
     assert "examples/s" in race.sides[1].summary() and "examples/s" not in side.summary()
     still.state = "finished"
     alone.look()
@@ -487,7 +481,7 @@ def test_a_saved_run_says_who_was_held_up_when_it_ended_and_shows_it() -> None:
     run.state = "stopped"
     view = View({"one": run})
     view.look()
-    assert view.detail() == "worker:1 was paused when the run ended."
+    says("race_board", "paused at the end", view.detail())
     window, (free, paused) = view.lanes(view.sides[0], 100)
     assert window.end > END and NAMES[paused.cells[-1]] == "paused" and paused.note == "paused"
     assert paused.events[-1][1] == "pause" and free.events == []
@@ -530,8 +524,7 @@ def test_before_the_first_step_a_board_says_what_takes_so_long() -> None:
     run.now = Pulse(2.0, Standstill(0.0, 2.0, compiling, certain=False, kind=STEPLESS))
     view = View({"one": run})
     view.look()
-    says = "worker:0 to worker:3 have been in compute of step 0 for 2 s"
-    assert view.headline() == f"**one** is running; no step is done yet: {says}"
+    says("race_board", "no step yet", view.headline())
 
 
 def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
@@ -541,9 +534,10 @@ def test_a_failure_is_told_in_one_line_and_the_other_goes_on() -> None:
         error=TaskFailed("worker:1", 3, "it was killed by run.kill()", "Traceback\n  much"),
     )
     view = view_of(failed, SomeRun(asynchronous(), "running"))
-    assert view.headline() == "**sync** failed; **async** goes on"
-    why = "worker:1 failed in step 3: it was killed by run.kill()"
-    assert view.sides[0].failure == why and view.detail().startswith(f"sync: {why}")
+    why = view.sides[0].failure
+    assert "worker:1 failed in step 3" in why and "Traceback" not in why
+    assert view.detail().startswith(f"sync: {why}")
+    says("race_board", "a failure", f"{view.headline()}\n{why}")
     assert why in pictures.head(view) and "lk-unfair" in pictures.head(view)
     assert why in view.table() and "Traceback" not in view.table()
 
@@ -753,7 +747,7 @@ def test_pictures_and_pages_hold_the_same_facts_and_ask_nobody(
         board.view.lanes(board.view.sides[0], 600)[1][0].note,
     ):
         assert fact in texts and fact in page, fact
-    assert "emulated" in page and "a step sleeps 100 ms" in page
+    assert "emulated" in page and "100 ms" in page
     assert board.view.headline().replace("**", "") in board.table()
     assert "://" not in page.replace("http://www.w3.org", "")
     assert repr(board) == "RaceBoard(sync, async)"
@@ -777,7 +771,7 @@ def test_a_board_costs_little_to_make_and_a_picture_no_more_late_in_a_run() -> N
 
 def test_a_board_is_whole_before_anything_is_read_and_no_part_comes_or_goes_later() -> None:
     runs = {"one": SomeRun(Trace(), "starting"), "other": SomeRun(Trace())}
-    assert View(runs).headline() == "**one** and **other**: starting\u2026"
+    says("race_board", "starting", View(runs).headline())
     board = RaceBoard(race_of(runs))
     assert board.lanes.value.count('data-task="worker:') == 4
     assert [panel["title"] for panel in board.charts.panels] == [
@@ -855,7 +849,7 @@ def test_a_board_that_cannot_draw_says_so_and_ends() -> None:
     run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0, factor="four")])
     board = RaceBoard(race_of({"one": run, "other": Made()}))  # type: ignore[dict-item]
     board._thread.join(10)
-    assert "The board stopped drawing: ValueError" in board.message.value
+    assert "ValueError" in board.message.value
     board.close()
 
 
@@ -916,7 +910,7 @@ def test_a_saved_run_says_how_it_ended(tmp_path: Path) -> None:
     stopped = SavedRun(save(tmp_path / "stopped", life(*began)))
     assert (done.state, killed.state, stopped.state) == ("finished", "failed", "stopped")
     assert done.result == {"final_loss": 1.0}
-    with pytest.raises(TaskFailed, match="worker:1 failed in step 2: why"):
+    with pytest.raises(TaskFailed, match="worker:1 failed in step 2"):
         _ = killed.result
     with pytest.raises(LockstepError, match="it is stopped"):
         _ = stopped.result
@@ -934,11 +928,12 @@ def test_a_run_goes_on_while_its_temporary_folders_and_a_process_are_there(tmp_p
 
 
 def test_what_holds_no_run_is_refused_by_name(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="the directory of a run, or of a race"):
-        saved_runs(tmp_path)
-    (tmp_path / "spec.json").write_text("{")
-    with pytest.raises(SpecError, match="the directory of a run"):
-        saved_runs(tmp_path)
+    for spec in ("", "{"):
+        if spec:
+            (tmp_path / "spec.json").write_text(spec)
+        with pytest.raises(SpecError, match="directory") as caught:
+            saved_runs(tmp_path)
+        assert caught.value.value == str(tmp_path)
 
 
 def test_watching_a_saved_race_prints_it_and_writes_its_page(
@@ -1000,7 +995,8 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     words = ["pause", "resume", "slow \u00d73", "restart"]
     assert [word for _, word, _ in losses.marks] == [word for _, word, _ in examples.marks] == words
     assert losses.marks[0][0] == pytest.approx(9.0 - zero)
-    assert losses.marks[3][2] == f"restart: worker:0, worker:1, at {9.8 - zero:.1f} s"
+    note = losses.marks[3][2]
+    assert note.startswith("restart: worker:0, worker:1,") and f"{9.8 - zero:.1f} s" in note
     curve = view.sides[0].digest.losses
     assert examples.marks[0][0] == pytest.approx(
         np.interp(9.0 - zero, curve.seconds, curve.examples)
@@ -1016,7 +1012,8 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     many = View({"it": SomeRun(Trace([*lockstep(), *slowed]))})
     many.look()
     first, _ = lanes(many.sides[0].digest, TimeWindow(8.0, 10.0))
-    assert [word for _, word in first.events] == ["slow \u00d710 (last of 9)"]
+    ((_, word),) = first.events
+    assert word.startswith("slow \u00d710") and "9" in word
     assert 'style="left:50.0%"' in pictures.document(view) or ">pause<" in pictures.still(view)
     shown = Charts(["it"], view.panels()).panels
     assert [word for _, word, _ in shown[0]["marks"]] == words
@@ -1065,12 +1062,12 @@ def test_each_of_several_losses_has_a_chart_and_one_below_zero_an_axis() -> None
     assert (low, high) == (pytest.approx(-2.12), 0.0)
     picture = pictures.still(view)
     assert ">-2<" in picture and ">-1<" in picture  # on the axis
-    assert ", generator loss -1.27, critic loss 1.27 (mean of 10 batches)" in view.headline()
+    assert ", generator loss -1.27, critic loss 1.27 (" in view.headline()
     assert "· generator loss -" in view.sides[0].summary()
     nan = Metric("worker:0", "critic loss", math.nan, 20, 64 * 20, 30.0)
     broken = View({"it": SomeRun(Trace([*lockstep(), *both, nan]))})
     broken.look()
-    assert "The critic loss of worker:0 became nan in step 20" in broken.diverged
+    says("race_board", "diverged", broken.diverged)
     own = Digest.of(SPEC, Trace([*both, *lockstep()]))  # a program that records more than its loss
     assert list(own.by_name) == ["generator loss", "critic loss", "loss"]
     assert own.losses is own.by_name["loss"]

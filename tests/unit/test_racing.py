@@ -46,6 +46,7 @@ from course_lib.record.verdict import Entry, Goal, Standing, quoted
 from course_lib.record.waits import met
 from course_lib.workloads.sketch import Sketch
 from tests.made_up import BATCH, SPEC, asynchronous, lockstep
+from tests.screens import says
 
 HERE = hardware.probe()
 
@@ -346,9 +347,7 @@ def test_where_no_accuracy_was_measured_there_is_no_target_and_no_line_in_the_ta
 
 @pytest.mark.parametrize("target", [0, 1.1, -1, "much", float("nan")])
 def test_a_target_accuracy_is_a_share(target: Any) -> None:
-    with pytest.raises(
-        SpecError, match=r"target_accuracy=.*a number above 0, at most 1, such as 0\.9"
-    ):
+    with pytest.raises(SpecError, match=r"target_accuracy=.* at most 1"):
         race("one_device", "mirrored", target_accuracy=target)
 
 
@@ -357,8 +356,7 @@ def test_a_target_accuracy_is_for_workloads_that_measure_it() -> None:
     loss = "mean_squared_error"
     slope = Workload("slope", train=data, test=data, torch=object, loss=loss)
     slope.sketches["torch", "float32"] = Sketch(parameters=2)  # as if it had been tried
-    said = "slope measures its mean_squared_error: race for a target_loss"
-    with pytest.raises(SpecError, match=said):
+    with pytest.raises(SpecError, match=r"mean_squared_error: .*target_loss"):
         race(
             "one_device",
             "fully_sharded",
@@ -439,8 +437,8 @@ def test_a_race_between_entrants_with_other_workers_or_stragglers_is_not_fair() 
     assert with_differences(fair, {"a": four, "b": four}) is fair
     two = Digest(RunSpec(workers=2, slow={"worker:1": 3}))
     found = with_differences(fair, {"a": four, "b": two})
-    said = "NOT FAIR: the entrants do not have the same workers (a 4, b 2) and stragglers"
-    assert (found.fair, found.why) == (False, f"{said} (a none, b worker:1=3.0).")
+    assert found.fair is False
+    says("racing", "other workers and stragglers", found.why)
     busy = replace(fair, fair=False, why="NOT FAIR: the machine was saturated.")
     assert with_differences(busy, {"a": four, "b": two}).why == found.why, "one thing at a time"
 
@@ -450,43 +448,40 @@ def test_a_race_in_which_one_entrant_alone_was_slowed_on_its_way_is_not_fair() -
     order = Lifecycle("worker:3", "slowed", "", 2.0, factor=4.0)
     slowed, late, none = ordered(spec, order), ordered(spec, order._replace(at=2.3)), ordered(spec)
     found = with_differences(fair, {"a": slowed, "b": none})
-    said = "NOT FAIR: the entrants do not have the same orders on the way"
-    assert (found.fair, found.why) == (
-        False,
-        f"{said} (a worker:3 slowed to 4 times its time, b none).",
-    )
+    assert found.fair is False
+    says("racing", "other orders", found.why)
     many = ordered(spec, *(Lifecycle("worker:3", "paused", "", 2.0 + n) for n in range(4)))
     told = with_differences(fair, {"a": many, "b": none}).why
-    assert "(a worker:3 paused, worker:3 paused, 2 more, b none)" in told
+    says("racing", "many orders", told)
     assert with_differences(fair, {"a": slowed, "b": late}) is fair
 
 
 @pytest.mark.parametrize(
-    ("seconds", "fair", "state", "said"),
+    ("seconds", "fair", "state", "winner"),
     [
-        ((2.0, 3.0), True, "finished", "The winner is a: a reached loss 0.3 in 2.0 s, 1.5 times"),
-        ((2.0, None), True, "finished", "The winner is a: only a reached loss 0.3, after 2.0 s"),
-        ((2.0, 2.01), True, "finished", "No winner: a and b reached loss 0.3 equally fast"),
-        ((None, None), True, "finished", "No winner: nobody reached loss 0.3."),
-        ((2.0, 3.0), False, "finished", "No winner can be named, as the race was not fair; a rea"),
-        ((2.0, 3.0), None, "finished", "No winner can be named, as whether it was fair cannot"),
-        ((2.0, 3.0), True, "stopped", "No winner can be named, as a is stopped; a reached loss"),
-        ((2.0, None), True, "failed", "No winner can be named, as a failed; only a reached"),
+        ((2.0, 3.0), True, "finished", "a"),
+        ((2.0, None), True, "finished", "a"),
+        ((2.0, 2.01), True, "finished", None),
+        ((None, None), True, "finished", None),
+        ((2.0, 3.0), False, "finished", None),
+        ((2.0, 3.0), None, "finished", None),
+        ((2.0, 3.0), True, "stopped", None),
+        ((2.0, None), True, "failed", None),
     ],
 )
 def test_a_race_names_its_winner_and_the_measure_or_says_why_there_is_none(
-    seconds: tuple[float | None, ...], fair: bool | None, state: str, said: str
+    seconds: tuple[float | None, ...], fair: bool | None, state: str, winner: str | None
 ) -> None:
     curves = [EMPTY if s is None else Curve(*np.array([[s], *[[0.3]] * 4])) for s in seconds]
     entries = {label: Entry(state, c, EMPTY) for label, c in zip("ab", curves, strict=True)}
     shown = Standing(entries, Goal("loss", 0.3), fair)
-    assert shown.verdict.startswith(said)
-    assert shown.winner == ("a" if "winner is a" in said else None)
+    assert shown.winner == winner
+    says("racing", f"{seconds}, fair {fair}, {state}", shown.verdict)
 
 
 def test_a_comparison_says_first_and_as_json_who_won() -> None:
     shown = comparing(of(lockstep(), label="a"), of(lockstep(20), label="b"), target_loss=1e-9)
-    assert shown.outcome == "No winner: nobody reached loss 1e-09."
+    assert "1e-09" in shown.outcome
     assert shown.words()[0] == shown.as_dict()["outcome"] == shown.outcome
     assert shown.winner is shown.as_dict()["winner"] is None
 
@@ -494,10 +489,8 @@ def test_a_comparison_says_first_and_as_json_who_won() -> None:
 def test_where_no_loss_is_known_the_time_to_the_end_decides() -> None:
     a, b = (of(noisy([math.nan] * n), label=label) for label, n in (("a", 10), ("b", 4)))
     shown = comparing(a, b)
-    assert (
-        shown.outcome == "The winner is b: b came to the end in 3.0 s, 3.0 times sooner than a"
-        " (9.0 s)."
-    )
+    assert shown.winner == "b"
+    says("racing", "no loss is known", shown.outcome)
 
 
 @pytest.mark.parametrize(
@@ -508,10 +501,7 @@ def test_a_race_is_fair_as_long_as_no_entrant_waits_too_long_for_a_core(
 ) -> None:
     found = verdict(machine(a=0.01, b=share))
     assert found.fair is fair
-    assert (
-        f"b, which lost most by waiting for a core, lost up to {share:.0%}" in found.why
-        or share == 0.0
-    )
+    says("racing", f"waiting for a core for {share}", found.why)
     assert bool(found.advice) is not fair
 
 
@@ -544,17 +534,13 @@ def test_a_race_that_was_too_short_is_neither_fair_nor_unfair() -> None:
 
 
 def test_the_advice_is_longer_device_times_or_fewer_workers_or_no_other_programs() -> None:
-    crowded = verdict(machine(a=0.5, busy=0.9, ours=0.85)).advice
-    assert (
-        "Raise device_ms from 20 to about 70" in crowded
-        and "fewer workers: 5 share 2 cores" in crowded
-        and "programs" not in crowded
+    found = (
+        verdict(machine(a=0.5, busy=0.9, ours=0.85)),
+        verdict(machine(a=0.5), workers=2),
+        verdict(machine(a=0.5), device_ms=0.0),
+        verdict(machine(a=0.5, busy=1.0, ours=0.2)),
     )
-    assert "fewer workers" not in verdict(machine(a=0.5), workers=2).advice
-    assert "Emulate devices: device_ms=" in verdict(machine(a=0.5), device_ms=0.0).advice
-    assert verdict(machine(a=0.5, busy=1.0, ours=0.2)).advice.startswith(
-        "Close other programs: they kept 1.6 of 2 cores busy."
-    )
+    says("racing", "advice", "\n".join(each.advice for each in found))
 
 
 @given(device_ms=st.floats(1.0, 500.0), factor=st.floats(1.0, 10.0), rest=st.floats(0.3, 20.0))
@@ -720,11 +706,11 @@ def test_entrants_have_the_same_workers_unless_told_otherwise() -> None:
 @pytest.mark.parametrize(
     ("field", "value", "why", "typed"),
     [
-        ("slow", {"worker:0": 2, "worker:3": 4}, "this run has worker:0", "slow=worker:3=4"),
-        ("jitter", {"worker:3": "one_in:9:5ms"}, "has worker:0", "jitter=worker:3=one_in:9:5ms"),
-        ("faults", ["kill worker:2 at step 3"], "has worker:0", "fault=kill worker:2 at step 3"),
-        ("workers", 4, "one_device has exactly 1", "workers=4"),
-        ("all_reduce", "ring", "no all-reduce to replace", "all_reduce=ring"),
+        ("slow", {"worker:0": 2, "worker:3": 4}, "worker:0", "slow=worker:3=4"),
+        ("jitter", {"worker:3": "one_in:9:5ms"}, "worker:0", "jitter=worker:3=one_in:9:5ms"),
+        ("faults", ["kill worker:2 at step 3"], "worker:0", "fault=kill worker:2 at step 3"),
+        ("workers", 4, "exactly 1", "workers=4"),
+        ("all_reduce", "ring", "no all-reduce", "all_reduce=ring"),
     ],
 )
 def test_a_setting_that_does_not_reach_an_entrant_is_refused_with_its_name_and_the_cure(
@@ -735,11 +721,11 @@ def test_a_setting_that_does_not_reach_an_entrant_is_refused_with_its_name_and_t
         race(*entrants, framework="torch", **{field: value})
     assert refused.value.field == field
     said = refused.value.allowed
-    assert said.startswith("does not reach alone (") and why in said
+    assert "alone (" in said and why in said
     # the cure works as it is written
-    assert f"multi_worker_mirrored,{typed} or in Python" in said
+    assert f"multi_worker_mirrored,{typed}" in said
     assert parse_entrant(f"multi_worker_mirrored,{typed}")["strategy"] == "multi_worker_mirrored"
-    own = ast.literal_eval(said.partition("or in Python ")[2])
+    own = ast.literal_eval(said.partition(" in Python ")[2])
     line_up([own, "one_device"], {"framework": "torch"}, HERE)
 
 
@@ -789,27 +775,21 @@ def test_a_note_says_what_equally_long_steps_mean_where_the_shares_of_a_batch_ar
     None
 ):
     text = notes("multi_worker_mirrored", "one_device", device_ms=20)
-    assert (
-        "128 examples for one_device, 32 for multi_worker_mirrored" in text
-        and "a device_ms of its own: 80" in text
-    )
+    says("racing", "unequal shares", text)
     assert "20 ms" not in notes("multi_worker_mirrored", "one_device")
     own = notes(
         "multi_worker_mirrored",
         {"strategy": "one_device", "device_ms": 80},
         device_ms=20,
     )
-    assert "multi_worker_mirrored 20 ms, one_device 80 ms" in own and "of its own:" not in own
+    says("racing", "unequal shares, each with a device_ms", own)
 
 
 def test_spare_workers_make_the_shares_of_all_larger_and_that_is_said() -> None:
     text = notes(
         "multi_worker_mirrored", "backup_workers", workers=4, device_ms=40, global_batch=120
     )
-    assert (
-        "40 examples for backup_workers, 30 for multi_worker_mirrored" in text
-        and "of its own: 53.3" in text
-    )
+    says("racing", "spare workers", text)
 
 
 def test_a_note_says_that_more_updates_at_the_same_learning_rate_are_a_lead_of_their_own() -> None:
@@ -817,10 +797,9 @@ def test_a_note_says_that_more_updates_at_the_same_learning_rate_are_a_lead_of_t
     _, notes = line_up(
         ["multi_worker_mirrored", asynchronous], {"workers": 4, "learning_rate": 0.2}, HERE
     )
-    assert [note for note in notes if "updates" in note] == [
-        "async makes 4 updates a step, multi_worker_mirrored 1, at the same learning rate; to"
-        " compare waiting and staleness alone, give async learning_rate=0.05."
-    ]
+    (note,) = (note for note in notes if "updates" in note)
+    assert "learning_rate=0.05" in note
+    says("racing", "more updates", note)
     _, slower = line_up(
         ["multi_worker_mirrored", asynchronous | {"learning_rate": 0.05}],
         {"workers": 4, "learning_rate": 0.2},
@@ -921,7 +900,7 @@ def test_nobody_waits_at_the_line_for_an_entrant_that_is_over_or_for_one_that_ra
     second.state = "failed"
     line.look()
     assert line.started == ["entrant 2"]
-    assert line.notes == ["entrant 0 did not stop at the starting line: it began at another time."]
+    says("racing", "not stopped at the line", "\n".join(line.notes))
 
 
 def test_the_patience_of_those_at_the_line_has_an_end(
@@ -936,9 +915,7 @@ def test_the_patience_of_those_at_the_line_has_an_end(
     line.look()
     line.look()
     assert line.started == ["entrant 1"]
-    assert line.notes == [
-        "entrant 0 was not at the starting line after 0 s: it began at another time."
-    ]
+    says("racing", "not at the line", "\n".join(line.notes))
 
 
 # --- the share of the machine ---
