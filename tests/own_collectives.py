@@ -156,11 +156,6 @@ def watched_ddp_returns_early(task: Task) -> None:
     steps(5 + 2 * task.index)
 
 
-def ddp_returns_after_a_step(task: Task) -> None:
-    _, steps = _ddp(task)
-    steps(1 + task.index)
-
-
 def _normalized() -> Any:
     import torch
 

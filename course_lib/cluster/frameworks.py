@@ -49,7 +49,7 @@ _MODULES = {
     "torch": (
         *("numpy", "torch", "torch.distributed", "torch.nn.parallel", "torch._dynamo"),
         *("torch.distributed.checkpoint", "course_lib.strategies.torch.steps"),
-        "course_lib.strategies.torch.calls",
+        "course_lib.strategies.torch.watching",
     ),
     "python": ("numpy",),
 }
@@ -100,7 +100,7 @@ def prepare(task: Task) -> None:
         torch.set_num_threads(task.threads)
         _meet_at(host)
         if task.spec.strategy == "custom":
-            pkgutil.resolve_name("course_lib.strategies.torch.calls:watch")(task)
+            pkgutil.resolve_name("course_lib.strategies.torch.watching:watch")(task)
 
 
 def _meet_at(host: str) -> None:

@@ -47,7 +47,7 @@ TENSORFLOW_REDUCE = {
 PARAMETER_SERVER = {
     **{
         f"course_lib.strategies.torch.{name}": "the library's own parameter server"
-        for name in ("parameter_server", "sync_parameter_server", "server", "shard", "rpc")
+        for name in ("parameter_server", "sync_parameter_server", "server", "shard")
     },
     "torch.distributed.rpc": "PyTorch's RPC",
     **ALL_REDUCE,

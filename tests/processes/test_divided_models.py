@@ -11,7 +11,7 @@ from torch.nn.functional import scaled_dot_product_attention, softmax
 
 from course_lib import Run, Workload, hardware, start
 from course_lib.errors import SpecError
-from course_lib.strategies.torch.pieces import Heads, plan_of, units_of
+from course_lib.strategies.torch.tensor_parallel import Heads, plan_of, units_of
 from course_lib.strategies.torch.trial import stages_of
 from tests import own_models
 from tests.helpers import losses
@@ -62,13 +62,13 @@ def test_parts_that_follow_each_other_are_found_in_any_model() -> None:
     [
         ("", (), "no torch.nn.Sequential: Workload.*, stages="),
         ("", [*NAMES, "tail"], "not all modules of its model: AttributeError.*tail"),
-        ("", NAMES[:-1], "parameter logits.weight is in none of its stages"),
-        ("", ["blocks.0", "embed", *NAMES[2:]], r"stages in another order: stages=\['embed', 'bl"),
-        ("tied", NAMES, "blocks.0 and blocks.2 share a weight: each of two stages would train a"),
-        ("loose", NAMES, "parameter places is in none of its stages"),
-        ("between", NAMES, "stage blocks.0 gets not just what comes from embed: move what its"),
-        ("around", NAMES, "stage logits gets not just what comes from blocks.3"),
-        ("after", NAMES, "its outputs are not those of logits, its last stage"),
+        ("", NAMES[:-1], "parameter logits.weight is in 0 of its stages"),
+        ("", ["blocks.0", "embed", *NAMES[2:]], "stage blocks.0 cannot take what comes from the d"),
+        ("tied", NAMES, "is in 2 of its stages, and each has to be in one"),
+        ("loose", NAMES, "parameter places is in 0 of its stages"),
+        ("between", NAMES, "its stages, called one after the other, are not its model"),
+        ("around", NAMES, "its stages, called one after the other, are not its model"),
+        ("after", NAMES, "its stages, called one after the other, are not its model"),
     ],
 )
 def test_stages_that_are_not_the_model_are_named(wrong: str, names: Any, said: str) -> None:

@@ -64,7 +64,7 @@ def in_its_order(model: Any, strategy: str) -> Any:
     """A PyTorch model with its weights in the order in which a strategy holds them: where attention
     is cut, those of each head lie together.
     """
-    from course_lib.strategies.torch.pieces import HEADS, Heads, plan_of
+    from course_lib.strategies.torch.tensor_parallel import HEADS, Heads, plan_of
 
     if strategy != "tensor_parallel":
         return model
@@ -226,7 +226,7 @@ def test_what_does_not_fit_the_loss_or_the_test_data_is_said_before_the_training
         return nn.Linear(20, 4)
 
     for fields, said in (
-        ({"torch": nn.Linear(20, 4)}, "torch is a model: give a function that makes it"),
+        ({"torch": nn.Linear(20, 4)}, "torch is a model: give a function"),
         (
             {"train": (np.zeros((8, 20), np.uint8), y[:8])},
             r"of shape \(2, 20\), whole numbers \(.* x.astype\(\"float32\"\)\): RuntimeError",
@@ -237,7 +237,7 @@ def test_what_does_not_fit_the_loss_or_the_test_data_is_said_before_the_training
         ),
         ({"loss": "mean_squared_error"}, r"the shape \(2, 4\), their targets \(2,\); both must"),
         ({"train": (x, np.eye(4)[y])}, "cross_entropy wants a class for each row"),
-        ({"loss": lambda outputs, targets: None}, "its loss returns NoneType, neither one number"),
+        ({"loss": lambda outputs, targets: None}, "its loss returns nothing, neither one number"),
         ({"loss": nn.CrossEntropyLoss(reduction="none")}, r"its loss returns \(2,\), neither one"),
         ({"test": (x[:, :10], y)}, r"cannot take test inputs of shape \(32, 10\)"),
     ):

@@ -178,11 +178,6 @@ ONE = f"for worker:0, which has returned: {UNEVEN}"
         (own_collectives.ddp_ends_its_group_early, 2, f"worker:1 {BACKWARD} {ONE}"),
         (own_collectives.watched_ddp_returns_early, 2, f"worker:1 {BACKWARD}, step 5, {ONE}"),
         (
-            own_collectives.ddp_returns_after_a_step,
-            2,
-            f"worker:1 waits in DDP's broadcast of its buckets at {{}} {ONE}",
-        ),
-        (
             own_collectives.batch_norm_returns_early,
             2,
             f"worker:1 waits in DDP's broadcast from rank 0 at {{}} {ONE}",

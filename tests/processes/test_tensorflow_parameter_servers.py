@@ -305,13 +305,13 @@ def test_gradients_that_a_lost_worker_had_pushed_already_are_not_applied_again()
         import tensorflow as tf
 
         from course_lib.strategies.tensorflow import parameter_server as page
-        from course_lib.strategies.tensorflow.optimizer import Optimizer
+        from course_lib.strategies.tensorflow.models import Optimizer
         from course_lib.strategies.tensorflow.server import Shard
 
         values, version = tf.Variable([1.0, 2.0]), tf.Variable(0, dtype=tf.int64)
         optimizer = Optimizer(task.spec)
         state = optimizer.state_of(values)
-        shard = Shard("ps:0", values.device, values, version, state)
+        shard = Shard("ps:0", values, version, state)
         applied = page.made_by(task.spec, shard)
 
         @tf.function(autograph=False)

@@ -11,7 +11,7 @@ from course_lib.exchange.meeting import Meeting
 from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.rundir import RunDir
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.torch.rpc import calls
+from course_lib.strategies.torch.shard import calls
 
 
 @pytest.mark.timeout(20)

@@ -17,7 +17,6 @@ from tests.helpers import fuzzed
 
 torch: Any = pytest.importorskip("torch")
 vectors: Any = importlib.import_module("course_lib.strategies.torch.tensors")
-rpc: Any = importlib.import_module("course_lib.strategies.torch.rpc")
 shards: Any = importlib.import_module("course_lib.strategies.torch.shard")
 
 MASKS = st.lists(st.booleans(), min_size=1, max_size=40)
@@ -72,9 +71,9 @@ def test_what_is_sent_as_runs_comes_as_it_was(mask: list[bool]) -> None:
     ours, theirs = socket.socketpair()
     here, there = Peer("ps:0", ours), Peer("worker:0", theirs)
     whole = sparse(mask)
-    gradient = rpc.Gradient(1, 2, 3, whole, 0.5)
-    rpc.send(here, ["push", "", [gradient]])
-    _, _, (found,) = rpc.receive(there)
+    gradient = shards.Gradient(1, 2, 3, whole, 0.5)
+    shards.send(here, ["push", "", [gradient]])
+    _, _, (found,) = shards.receive(there)
     assert torch.equal(found.values.to_dense(), whole.to_dense())
     assert torch.equal(found.values.indices(), whole.indices())
     runs = sum(b and not a for a, b in zip([False, *mask], mask, strict=False))
@@ -101,16 +100,16 @@ def test_a_worker_that_gets_only_what_has_changed_has_the_values_of_the_shard(
     nothing = SimpleNamespace(note=lambda **_: None, close=lambda *_: None)
     spec = SimpleNamespace(evaluate_every=0, batch=1)
     ignored = dict.fromkeys(("record", "update"), lambda *_: None)
-    shard.task = SimpleNamespace(index=0, spec=spec, **ignored)
+    shard.spec, shard.task = spec, SimpleNamespace(index=0, **ignored)
     shard.values, shard.version, shard.all_changed = torch.rand(size), 0, -1
     shard.census, shard.losses, shard.steps_done = nothing, [], [0]
-    shard.counted, shard.examples, shard.rates = 1, 0, [0.1]
+    shard.counted, shard.number, shard.ahead, shard.rates = 1, 0, 0, [0.1]
     shard.optimizer = torch.optim.SGD([shard.values])
     mine, version = torch.zeros(size), -1
     for mask, is_sparse, pulls in updates:
         gradient = sparse(mask + [False] * (size - len(mask)))
         values = gradient if is_sparse else gradient.to_dense()
-        with shard.updating([rpc.Gradient(0, 0, 0, values, 0.0)]):
+        with shard.updating([shards.Gradient(0, 0, 0, values, 0.0)]):
             shard.values.grad = values
             shard.optimizer.step()
         if pulls:

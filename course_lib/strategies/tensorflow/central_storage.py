@@ -29,9 +29,7 @@ def worker(task: Task) -> dict[str, Any]:
     """
     devices = use_several(task.device, task.spec.replicas, host_apart=True)
     # Its own choice for a single device would be to keep the variables there, so it is told.
-    strategy = tf.distribute.experimental.CentralStorageStrategy(
-        compute_devices=devices, parameter_device=HOST
-    )
+    strategy = tf.distribute.experimental.CentralStorageStrategy(devices, HOST)
     with strategy.scope(), tf.variable_creator_scope(first_replica_writes):
         return train(task, strategy)
 

@@ -15,25 +15,17 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from course_lib.record.events import Dropped, Metric, Phase, Read, Update, clock
-from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import saving
-from course_lib.strategies.tensorflow.server import (
-    PATIENCE,
-    POLL,
-    ServersStep,
-    longest_sleep,
-    over,
-)
+from course_lib.strategies.tensorflow.server import PATIENCE, POLL, ServersStep, over
 from course_lib.strategies.tensorflow.steps import WallClock
 from course_lib.workloads import order
 
-PHASES = ("read", "compute", "reduce")
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
 """What comes of a share if its worker is lost, or the coordinator cancels it."""
 TORN = "Unable to parse request"  # gRPC, of a message that the loss of a worker has cut short
@@ -45,11 +37,11 @@ def train(chief: ServersStep, program: Callable[..., Any], per_update: int = 1) 
     `program` is that of a step; a ps makes an update of `per_update` gradients. Steps may be over
     out of turn. Where a checkpoint is due, no further step is handed out before all are over.
     """
-    spec, shares_of = chief.spec, defaultdict[int, list[ShareDone]](list)
-    losses = dict[int, float]()
+    spec, shares_of, losses = chief.spec, defaultdict[int, list[ShareDone]](list), {}
     chief.record_memory(per_update)
-    for stretch in between_checkpoints(spec, chief.number + 1):
-        for share in hand_out(chief, program, stretch):
+    ends = [step for step in range(chief.number + 2, spec.steps) if saving.due(spec, step)]
+    for stretch in itertools.pairwise([chief.number + 1, *ends, spec.steps]):
+        for share in hand_out(chief, program, range(*stretch)):
             step, shares = share.step, shares_of[share.step]
             shares.append(share)
             _record_share(chief, share)
@@ -62,8 +54,9 @@ def train(chief: ServersStep, program: Callable[..., Any], per_update: int = 1) 
                 chief.number = step
                 chief.done(losses[step])
                 del shares_of[step]
-        if stretch:
-            chief.number, chief.loss = stretch[-1], losses[stretch[-1]]
+        if losses:
+            chief.number = stretch[1] - 1
+            chief.loss = losses[chief.number]
             chief.save_between()
     if chief.loops:  # they end with the last step
         chief.loops.result(PATIENCE)
@@ -72,13 +65,7 @@ def train(chief: ServersStep, program: Callable[..., Any], per_update: int = 1) 
     return result
 
 
-def between_checkpoints(spec: RunSpec, first: int) -> list[range]:
-    """The steps from `first` on, divided where a checkpoint is due."""
-    ends = [step for step in range(first + 1, spec.steps) if saving.due(spec, step)]
-    return [range(*pair) for pair in itertools.pairwise([first, *ends, spec.steps])]
-
-
-def hand_out(chief: ServersStep, program: Any, steps: range) -> Iterator["ShareDone"]:
+def hand_out(chief: ServersStep, program: Any, steps: range) -> Iterator[Any]:
     """Have the program of each of these steps run once for every share of its batch, by whichever
     worker is free.
 
@@ -101,7 +88,7 @@ def hand_out(chief: ServersStep, program: Any, steps: range) -> Iterator["ShareD
             for _, work in zip(range(len(pending), ahead), shares, strict=False):
                 share = tf.constant([*work, chief.ahead], tf.int64)
                 value = line.submit(chief.coordinator.schedule, program, args=(share,))
-                pending[pool.submit(_fetch, value)] = work
+                pending[pool.submit(lambda it: it.result().fetch(), value)] = work
             if not pending:
                 return
             for future in _finished(chief, pending):
@@ -115,14 +102,10 @@ def hand_out(chief: ServersStep, program: Any, steps: range) -> Iterator["ShareD
                     shares = itertools.chain([work], shares)
                     time.sleep(POLL)
                     continue
-                yield ShareDone.of(values, len(chief.shards), wall.offset())
+                yield ShareDone(values, len(chief.shards), wall.offset())
     finally:
         for threads in (line, pool):
             threads.shutdown(wait=False, cancel_futures=True)
-
-
-def _fetch(value: Future[Any]) -> Any:
-    return value.result().fetch()
 
 
 def _finished(chief: ServersStep, pending: dict[Future[Any], tuple[int, int]]) -> list[Future[Any]]:
@@ -131,13 +114,12 @@ def _finished(chief: ServersStep, pending: dict[Future[Any], tuple[int, int]]) -
     task.begin(min(pending.values())[0])
     task.enter("wait")
     futures = [*pending, *([loops] if loops and not loops.done() else [])]
-    done, _ = wait(futures, PATIENCE, FIRST_COMPLETED)
-    if not done:  # nothing wrong if devices are emulated that take so long
-        longest = longest_sleep(task)
-        done, _ = wait(futures, longest, FIRST_COMPLETED)
-        if not done:
-            late = f"no worker has finished its share of a step for {PATIENCE + longest:g} s"
-            raise TimeoutError(f"{late}; step {task.step} is not complete")
+    spec = chief.spec  # nothing is wrong if devices are emulated that take so long
+    seconds = PATIENCE + max(spec.slow.values(), default=1) * spec.device_ms / 1000
+    done, _ = wait(futures, seconds, FIRST_COMPLETED)
+    if not done:
+        late = f"no worker has finished its share of a step for {seconds:g} s"
+        raise TimeoutError(f"{late}; step {task.step} is not complete")
     if loops and loops.done():
         loops.result()
     return [future for future in done if future in pending]
@@ -146,31 +128,22 @@ def _finished(chief: ServersStep, pending: dict[Future[Any], tuple[int, int]]) -
 # --- what a step reports, and what is recorded of it ---
 
 
-class ShareDone(NamedTuple):
+class ShareDone:
     """What came of a `share` of a step: who computed it, its loss as a sum and what that is to be
     divided by, its times, the version `read` of each shard, and the updates `applied`: a row
     [version written, gradients, begun, ended] for each shard. In float16, `scaled` is [loss scale
     asked for, scale used, norm, share of zeros].
+
+    It is taken from a `report`; `offset` leads from its wall-clock times to the trace's clock.
     """
 
-    step: int
-    share: int
-    worker: str
-    loss: float
-    divisor: float
-    times: list[float]
-    read: list[float]
-    applied: list[list[float]]
-    scaled: list[float]
-
-    @classmethod
-    def of(cls, report: np.ndarray, shards: int, offset: float) -> "ShareDone":
-        """Take a `report` apart; `offset` leads from its wall-clock times to the trace's clock."""
-        step, share, worker, loss, divisor = report[:5].tolist()
+    def __init__(self, report: np.ndarray, shards: int, offset: float) -> None:
+        self.step, self.share, worker = map(int, report[:3])
+        self.worker, (self.loss, self.divisor) = f"worker:{worker}", report[3:5].tolist()
         times, read, applied, scaled = np.split(report[5:], np.cumsum([4, shards, 4 * shards]))
         applied = applied.reshape(shards, 4) + np.array([0, 0, offset, offset])
-        lists = (each.tolist() for each in (times + offset, read, applied, scaled))
-        return cls(int(step), int(share), f"worker:{worker:.0f}", loss, divisor, *lists)
+        self.times, self.read = (times + offset).tolist(), read.tolist()
+        self.applied, self.scaled = applied.tolist(), scaled.tolist()
 
 
 def report(scalars: Sequence[Any], updates: Sequence[Any]) -> Any:
@@ -188,32 +161,28 @@ def _record_share(chief: ServersStep, share: ShareDone) -> None:
     """Record what a worker did: it pulled, computed, and pushed until its gradients were applied;
     which examples it read, if the run asks for it; and, in float16, what it saw of its gradients.
     """
-    spec, task, who, step = chief.spec, chief.task, share.worker, share.step
-    for what, span in zip(PHASES, itertools.pairwise(share.times), strict=True):
-        task.recorder.add(Phase(who, step, what, *span))
+    spec, add, who, step = chief.spec, chief.task.recorder.add, share.worker, share.step
+    spans = itertools.pairwise(share.times)
+    for what, span in zip(("read", "compute", "reduce"), spans, strict=True):
+        add(Phase(who, step, what, *span))
     if spec.record_examples:
         train, ahead = chief.workload.train, chief.ahead
         for epoch, of in order.pieces(spec, train, step, share.share, spec.workers, ahead=ahead):
-            task.recorder.add(Read(who, step, epoch, of.tolist(), share.times[1]))
-    if chief.scale.on:
-        _adjust(chief, share)
-        chief.scaling.assign(chief.scale.value)
-
-
-def _adjust(chief: ServersStep, share: ShareDone) -> None:
-    """Record what a worker saw of its gradients in float16, and adjust the loss scale to it."""
-    scale, who, when = chief.scale, share.worker, share.times[2]
-    samples = (share.step + 1) * chief.spec.batch + chief.ahead
+            add(Read(who, step, epoch, of.tolist(), share.times[1]))
+    if not chief.scale.on:
+        return
+    when, samples = share.times[2], (step + 1) * spec.batch + chief.ahead
     at, used, norm, zeros = share.scaled
     while at >= used:
-        metrics = scale.seen(norm if at == used else math.inf, zeros, at)
+        metrics = chief.scale.seen(norm if at == used else math.inf, zeros, at)
         if metrics["overflow"]:
-            chief.task.recorder.add(Dropped(who, share.step, "overflow", when))
+            add(Dropped(who, step, "overflow", when))
         for name, value in metrics.items():
-            chief.task.recorder.add(Metric(who, name, float(value), share.step, samples, when))
+            add(Metric(who, name, float(value), step, samples, when))
         at /= 2
     if not math.isfinite(norm):
-        scale.check(share.step)
+        chief.scale.check(step)
+    chief.scaling.assign(chief.scale.value)
 
 
 def _record_update(chief: ServersStep, shares: Sequence[ShareDone]) -> None:
@@ -224,5 +193,5 @@ def _record_update(chief: ServersStep, shares: Sequence[ShareDone]) -> None:
         # not after the update: another worker may have pushed the same gradients, and been lost
         read = int(min(written - 1, *(share.read[k] for share in shares)))
         chief.task.recorder.add(Phase(shard.task, step, "apply", begun, ended))
-        made = (shard.device, read, int(written), ended, int(gradients), whose)
+        made = (shard.values.device, read, int(written), ended, int(gradients), whose)
         chief.task.recorder.add(Update(shard.task, step, f"shard {k}", *made))

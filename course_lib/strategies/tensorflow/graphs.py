@@ -8,7 +8,7 @@ from the graph, before TensorFlow optimises it: it may keep less, above all if X
 import contextlib
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,9 +28,7 @@ def bytes_of(tensors: Iterable[Any]) -> int:
     return sum(each.dtype.size * (each.shape.num_elements() or 0) for each in tensors)
 
 
-def gradient(
-    tape: Any, loss: Any, variables: Sequence[Any], note: Callable[..., None], scale: Any = None
-) -> list[Any]:
+def gradient(tape: Any, loss: Any, variables: Any, note: Any, scale: Any = None) -> list[Any]:
     """The gradients of the variables, times the loss `scale`, each a whole tensor: TensorFlow's
     gradient of an embedding has only the rows that were looked up.
 

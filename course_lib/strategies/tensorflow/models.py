@@ -1,4 +1,7 @@
-"""The workload's model and loss in Keras, with weights that start as given."""
+"""The workload's model and loss in Keras, with weights that start as given, and the optimizer of a
+run in TensorFlow's graphs, with what it does about float16. The optimizer's rules are in
+`strategies/optimizers.py`; its state are variables that lie where those of the model do.
+"""
 
 import contextlib
 import inspect
@@ -10,6 +13,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from course_lib.spec.run_spec import RunSpec
+from course_lib.strategies import optimizers
+from course_lib.strategies.precision import LossScale
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
 from course_lib.workloads.losses import IGNORED, in_order
 from course_lib.workloads.trees import Tree, cut, first_leaf, mapped
@@ -79,14 +85,15 @@ def mode(model: keras.Model, training: bool) -> dict[str, bool]:
 
 
 def _layer(layer: Layer) -> Any:
-    relu = "relu" if layer.relu else None
+    # zeros are made faster than random numbers, and replaced as well
+    how = {"activation": "relu" if layer.relu else None, "kernel_initializer": "zeros"}
     match layer:
         case Flatten():
             return keras.layers.Flatten()
-        case Dense(units):  # zeros are made faster than random numbers, and replaced as well
-            return keras.layers.Dense(units, relu, kernel_initializer="zeros")
+        case Dense(units):
+            return keras.layers.Dense(units, **how)
         case Conv(filters, size):
-            return keras.layers.Conv2D(filters, size, activation=relu, kernel_initializer="zeros")
+            return keras.layers.Conv2D(filters, size, **how)
 
 
 def variables_of(model: keras.Model) -> list[Any]:
@@ -96,10 +103,9 @@ def variables_of(model: keras.Model) -> list[Any]:
     return [variable.value for variable in model.trainable_variables]
 
 
-def copies_of(variable: Any) -> tuple[Any, ...]:
+def copies_of(variable: Any) -> Any:
     """The copies of a variable, or of another value of all replicas, that this process holds."""
-    copies: tuple[Any, ...] = tf.distribute.get_strategy().experimental_local_results(variable)
-    return copies
+    return tf.distribute.get_strategy().experimental_local_results(variable)
 
 
 def first(variable: Any) -> Any:
@@ -115,14 +121,6 @@ def every_copy(variables: Iterable[Any]) -> Iterator[Any]:
 def weights_of(model: keras.Model) -> list[np.ndarray]:
     """This process's own copy of the trained weights."""
     return [first(variable).numpy() for variable in variables_of(model)]
-
-
-def named_weights_of(model: keras.Model) -> dict[str, np.ndarray]:
-    """This process's own copy of all weights but the states of random numbers. A name is a number
-    and a path, as two weights may have the same path.
-    """
-    values = ((v.path, first(v.value).numpy()) for v in model.weights)
-    return {f"{number} {path}": value for number, (path, value) in enumerate(values)}
 
 
 def is_seed(variable: keras.Variable) -> bool:
@@ -141,8 +139,8 @@ def outputs_of(model: keras.Model, inputs: Tree) -> Tree:
     """What this process's first copy of a model makes of inputs when it is not being trained."""
     trained = [first(value) for value in variables_of(model)]
     others = [first(variable.value) for variable in model.non_trainable_variables]
-    told = mode(model, training=False)
-    outputs, _ = model.stateless_call(trained, others, mapped(tf.constant, inputs), **told)
+    how = mode(model, training=False)
+    outputs, _ = model.stateless_call(trained, others, mapped(tf.constant, inputs), **how)
     return mapped(lambda each: each.numpy(), wide(outputs))
 
 
@@ -175,11 +173,7 @@ def next_token(logits: Any, tokens: Any) -> tuple[Any, Any]:
     return tf.reduce_sum(counts * losses), tf.reduce_sum(counts)
 
 
-LOSSES: dict[str, Callable[..., Any]] = {
-    "cross_entropy": cross_entropy,
-    "mean_squared_error": mean_squared_error,
-    "next_token": next_token,
-}
+LOSSES = {each.__name__: each for each in (cross_entropy, mean_squared_error, next_token)}
 
 
 def compare_of(workload: Workload) -> Callable[..., Any]:
@@ -198,9 +192,9 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
         value = compare(outputs, targets)
         if not isinstance(value, tuple):
             return value
-        sums = [tf.reshape(tf.cast(each, tf.float32), []) for each in value]
+        total, count = (tf.reshape(tf.cast(each, tf.float32), []) for each in value)
         size = tf.cast(tf.size(first_leaf(targets)), tf.float32)
-        return tf.stack([sums[0], tf.stop_gradient(sums[1])]) / size
+        return tf.stack([total, tf.stop_gradient(count)]) / size
 
     return loss
 
@@ -245,3 +239,72 @@ def in_parts(count: int, compute: Callable[..., list[Any]], inputs: Any, targets
             values = compute(*part)
         sums = [a + b for a, b in zip(sums, values, strict=True)] if sums else values
     return [each / count for each in sums]
+
+
+# --- the optimizer ---
+
+
+class Optimizer(optimizers.Optimizer):
+    """Updates variables, in a graph. Whoever holds a variable holds its state."""
+
+    def state_of(self, variable: Any) -> list[Any]:
+        """The state of a variable, all zeros, to be called where the variable was made."""
+        count = optimizers.STATE[self.spec.optimizer]
+        return [tf.Variable(tf.zeros(variable.shape), trainable=False) for _ in range(count)]
+
+    def at(self, step: Any, updates: Any) -> tuple[Any, list[Any]]:
+        """The learning rate of a step and the corrections after so many `updates`, for `apply`."""
+        rate = float(self.rates[0])
+        if not self.constant:
+            rate = tf.gather(tf.constant(self.rates, tf.float32), step)
+        return rate, self.corrections(tf.cast(updates + 1, tf.float32), tf.math.expm1)
+
+    def apply(self, variable: Any, gradient: Any, state: Any, now: Any, finite: Any = None) -> Any:
+        """Update a variable and its state: the operations that do it. `now`: what `at` returns.
+        Nothing changes if the model's gradients are not `finite`.
+
+        Changes are added, each in one operation that locks its variable. So where several workers'
+        updates come at the same time, none is lost, though one may not have seen the other.
+        """
+        rate, corrections = now
+        if not state and finite is None:
+            return [variable.assign_sub(rate * gradient, read_value=False)]
+        value, kept = variable.read_value(), [each.read_value() for each in state]
+        changes = self.changes(value, gradient, kept, rate, corrections)
+        if finite is not None:
+            changes = [tf.where(finite, each, tf.zeros_like(each)) for each in changes]
+        pairs = zip([variable, *state], changes, strict=True)
+        return [old.assign_add(change, read_value=False) for old, change in pairs]
+
+
+# --- gradients in float16 ---
+
+
+def norm(gradients: Sequence[Any]) -> Any:
+    """The norm over all entries of the gradients: infinite or NaN if one of them is."""
+    return tf.sqrt(sum(tf.reduce_sum(tf.square(each)) for each in gradients))
+
+
+def seen(gradients: Sequence[Any]) -> Any:
+    """The norm of gradients and the share of their entries that are exactly zero, float64 (2,)."""
+    zeros = sum(tf.reduce_sum(tf.cast(tf.equal(each, 0), tf.float64)) for each in gradients)
+    entries = sum(each.shape.num_elements() for each in gradients)
+    return tf.stack([tf.cast(norm(gradients), tf.float64), zeros / entries])
+
+
+def until_finite(compute: Callable[..., Any], scale: Any, many: int, spec: RunSpec) -> list[Any]:
+    """The loss scale that was used, and what `compute` returns for it: a loss, gradients, as `many`
+    as there are, and more. Unless the scale is fixed, gradients that overflow are computed again
+    with half of it, down to 1/2.
+    """
+
+    def overflow(scale: Any, loss: Any, *others: Any) -> Any:
+        return (scale >= 1) & ~tf.math.is_finite(norm(others[:many]))
+
+    def halved(scale: Any, *last: Any) -> list[Any]:
+        return [scale / 2, *compute(scale / 2)]
+
+    first = [scale, *compute(scale)]
+    if not LossScale(spec).dynamic:
+        return first
+    return list(tf.while_loop(overflow, halved, first, parallel_iterations=1))

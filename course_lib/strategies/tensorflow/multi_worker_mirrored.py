@@ -26,23 +26,14 @@ operations. Without them all of the `device_ms` passes before the forward pass.
 Source: tf.distribute.MultiWorkerMirroredStrategy.
 """
 
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.exchange import MEAN, all_at_once, scheduled_mean
 from course_lib.strategies.tensorflow.models import first
-from course_lib.strategies.tensorflow.replicas import ReplicasStep
-from course_lib.strategies.tensorflow.steps import after, be_patient, use
-from course_lib.strategies.tensorflow.training import (
-    Program,
-    descend,
-    gradients_of,
-    make_step,
-    train,
-)
+from course_lib.strategies.tensorflow.steps import ReplicasStep, after, be_patient, use
+from course_lib.strategies.tensorflow.training import MEAN, descend, gradients_of, train
 
 
 def naive(task: Task) -> dict[str, Any]:
@@ -53,7 +44,7 @@ def naive(task: Task) -> dict[str, Any]:
     return train(task, connect(task), naive_step)
 
 
-def naive_step(training: ReplicasStep) -> Program:
+def naive_step(training: ReplicasStep) -> Any:
     """A whole step as one graph: gradients, their means one by one, and the update.
 
     The loss is averaged like a gradient, only to be recorded. `after(tensors)` is the time when all
@@ -83,11 +74,10 @@ def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch; average the gradients in one call for each bucket,
     or with a schedule of ours.
 
-    Where `naive_step` has a loop over gradients, `make_step` has one over buckets, in `averaged`.
-    A bucket is one call: `strategy.extended.batch_reduce_to(MEAN, list(zip(gradients, variables)))`
+    Where `naive_step` has a loop over gradients, `train` has one over buckets, in `averaged`. A
+    bucket is one call: `strategy.extended.batch_reduce_to(MEAN, list(zip(gradients, variables)))`
     """
-    average = scheduled_mean if task.schedule else all_at_once
-    return train(task, connect(task), partial(make_step, average=average))
+    return train(task, connect(task))
 
 
 def connect(task: Task) -> Any:
@@ -97,7 +87,6 @@ def connect(task: Task) -> Any:
     use(task.device)
     be_patient(task)
     collective = tf.distribute.experimental.CommunicationImplementation
-    options = tf.distribute.experimental.CommunicationOptions(
-        implementation=collective.NCCL if task.backend == "nccl" else collective.RING
-    )
+    how = collective.NCCL if task.backend == "nccl" else collective.RING
+    options = tf.distribute.experimental.CommunicationOptions(implementation=how)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)

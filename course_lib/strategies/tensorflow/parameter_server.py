@@ -35,18 +35,11 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.tensorflow import models
+from course_lib.strategies.tensorflow import models, server
 from course_lib.strategies.tensorflow.coordinator import report, train
 from course_lib.strategies.tensorflow.graphs import gradient
-from course_lib.strategies.tensorflow.optimizer import Optimizer, seen, until_finite
-from course_lib.strategies.tensorflow.server import (
-    ServersStep,
-    Shard,
-    connect,
-    device_time,
-    examples,
-    serve,
-)
+from course_lib.strategies.tensorflow.models import Optimizer, seen, until_finite
+from course_lib.strategies.tensorflow.server import ServersStep, Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after, hold
 from course_lib.workloads.trees import cut
 
@@ -99,14 +92,14 @@ def make_step(step: ServersStep, push: Push) -> Any:
         share = tf.cast(worker, tf.int64) if own_data else share
 
         begun = tf.timestamp()
-        batch = examples(step.spec, tf.stack([number, share, ahead]))  # (examples, ...) each
+        batch = server.examples(step.spec, tf.stack([number, share, ahead]))  # (examples, ...) each
         versions, values = pull(step)
         others = pull_others(step, number, share)
         scale = [] if step.scaling is None else [step.scaling.read_value()]
         pulled = after([begun, batch, *values, *others])
 
         loss, gradients, changed, scaled = compute(step, hold(values, pulled), others, batch, scale)
-        computed = device_time(number, pulled, after([loss, *gradients]))
+        computed = server.device_time(number, pulled, after([loss, *gradients]))
 
         with tf.control_dependencies(push_others(step, share, others, changed)):
             gradients = hold(gradients, computed)
@@ -130,7 +123,7 @@ def pull(step: ServersStep) -> tuple[list[Any], list[Any]]:
     versions, pieces = [], []
     for shard in step.shards:
         versions.append(shard.version.read_value())
-        with tf.device(shard.device), tf.control_dependencies(versions[-1:]):
+        with tf.device(shard.values.device), tf.control_dependencies(versions[-1:]):
             pieces.append(shard.values.read_value())
     return versions, step.together(pieces)
 
@@ -224,7 +217,7 @@ def push_others(step: ServersStep, share: Any, before: list[Any], changed: list[
 
 def made_by(spec: RunSpec, shard: Shard) -> Any:
     """On the ps, for each share of each step the version that its gradients made; 0: none yet."""
-    with tf.device(shard.device):
+    with tf.device(shard.values.device):
         return tf.Variable(tf.zeros([spec.steps * spec.workers], tf.int64))
 
 
@@ -249,7 +242,7 @@ def apply_once(
         with tf.control_dependencies([note]):
             return tf.identity(made)
 
-    with tf.device(shard.device):
+    with tf.device(shard.values.device):
         begun = after(gradients)
         with tf.control_dependencies([begun]):
             before = tf.raw_ops.ResourceGather(resource=noted, indices=which, dtype=tf.int64)

@@ -22,15 +22,13 @@ from tensorflow.python.ops import script_ops
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.record import files
 from course_lib.record.events import clock
 from course_lib.record.rundir import folder_name
 from course_lib.strategies import saving
 from course_lib.strategies.memory import record
-from course_lib.strategies.tensorflow import checkpoints, models
+from course_lib.strategies.tensorflow import models, steps
 from course_lib.strategies.tensorflow.graphs import bytes_of
-from course_lib.strategies.tensorflow.replicas import KerasStep
-from course_lib.strategies.tensorflow.steps import bytes_on, pack, unpack, use
+from course_lib.strategies.tensorflow.steps import KerasStep, bytes_on, pack, unpack, use
 from course_lib.workloads import order
 from course_lib.workloads.trees import leaves, mapped, numbered
 
@@ -55,7 +53,7 @@ def serve(task: Task) -> None:
     functions = {EXAMPLES: examples_of(task, failures), DEVICE_TIME: device_time_of(task)}
     script_ops._py_funcs._funcs.update(functions)  # which holds no function by itself
     server = tf.distribute.Server(cluster, job_name=task.job, task_index=task.index, config=options)
-    say(task, 0.0)
+    serving(task, task.name).touch()
     while not over(task).exists():
         time.sleep(POLL)
         if failures:
@@ -69,14 +67,9 @@ def over(task: Task) -> Path:
 
 
 def serving(task: Task, name: str) -> Path:
-    """The file that says that a task's server is up, and for how many seconds it slept last."""
-    return task.files.meetings / f"serving-{folder_name(name)}"
-
-
-def say(task: Task, seconds: float) -> None:
-    """Say that this task is up, and sleeps for so long in a step."""
+    """The file that says that a task's server is up."""
     task.files.meetings.mkdir(parents=True, exist_ok=True)
-    files.leave(serving(task, task.name), str(seconds).encode())
+    return task.files.meetings / f"serving-{folder_name(name)}"
 
 
 def await_servers(task: Task) -> None:
@@ -87,11 +80,6 @@ def await_servers(task: Task) -> None:
         if clock() > deadline:
             raise TimeoutError(f"no server after {PATIENCE:g} s on {', '.join(missing)}")
         time.sleep(POLL / 10)
-
-
-def longest_sleep(task: Task) -> float:
-    """The longest that a task sleeps in a step, in seconds, as they say."""
-    return max(float(serving(task, t).read_text()) for t in task.spec.tasks if t != task.name)
 
 
 # --- what a worker does in Python, and a graph of the chief's that asks for it ---
@@ -126,7 +114,7 @@ def examples_of(task: Task, failures: list[Exception]) -> Callable[..., Any]:
     return fetch
 
 
-def examples(spec: Any, work: Any) -> tuple[Any, Any]:
+def examples(spec: Any, work: Any) -> Any:
     """In the graph: inputs and targets of the share that `work` is, [step, share, ahead]."""
     like = workloads.load(spec).train.take([0])
     kinds = list(leaves(like).values())
@@ -135,8 +123,7 @@ def examples(spec: Any, work: Any) -> tuple[Any, Any]:
     def shaped(array: np.ndarray, number: int) -> Any:
         return tf.ensure_shape(arrays[number], (spec.per_worker_batch, *array.shape[1:]))
 
-    batch: tuple[Any, Any] = mapped(shaped, like, numbered(like))
-    return batch
+    return mapped(shaped, like, numbered(like))
 
 
 def device_time_of(task: Task) -> Callable[..., Any]:
@@ -148,8 +135,6 @@ def device_time_of(task: Task) -> Callable[..., Any]:
         factor, device_seconds = task.slow_factor, task.spec.device_ms / 1000
         times, late = task.jitter.of_step(task.spec.seed, task.name, int(step))
         seconds = factor * times * device_seconds + (factor - 1) * float(busy) + late
-        if seconds > PATIENCE / 2:
-            say(task, seconds)
         time.sleep(seconds)
         return time.time()
 
@@ -172,7 +157,6 @@ class Shard:
     """
 
     task: str
-    device: str
     values: Any
     version: Any
     state: list[Any]
@@ -203,10 +187,10 @@ class ServersStep(KerasStep):
             with tf.device(f"/job:ps/replica:0/task:{k}/device:CPU:0"):
                 values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
                 state = self.optimizer.state_of(values)
-            self.shards.append(Shard(f"ps:{k}", values.device, values, version, state))
+            self.shards.append(Shard(f"ps:{k}", values, version, state))
         every = self.model.non_trainable_variables
         self.kept = [each for each in every if not models.is_seed(each)]
-        with tf.device(self.shards[0].device):
+        with tf.device(self.shards[0].values.device):
             self.others = [tf.Variable(each.numpy()) for each in self.kept]
             self.scaling: Any = tf.Variable(self.scale.value) if self.scale.on else None
         saving.restore(self)
@@ -222,10 +206,9 @@ class ServersStep(KerasStep):
     def fetch(self) -> None:
         """Give the chief's model the values that the ps have now."""
         values = self.together([shard.values.read_value() for shard in self.shards])
-        for variable, value in zip(self.variables, values, strict=True):
+        theirs = [*values, *(other.read_value() for other in self.others)]
+        for variable, value in zip([*self.variables, *self.kept], theirs, strict=True):
             variable.assign(value)
-        for variable, other in zip(self.kept, self.others, strict=True):
-            variable.assign(other.read_value())
 
     def evaluate(self, samples: int) -> None:
         """Record the metric of the parameters as they are now; meanwhile the workers go on."""
@@ -261,12 +244,11 @@ class ServersStep(KerasStep):
         """
         for k in range(self.spec.workers):
             record(self.task, f"worker:{k}", 0, 0, self.held() | self.of_worker)
+        others = bytes_of(self.others)  # on the first ps
         for k, shard in enumerate(self.shards):
-            piece = bytes_of([shard.values])
-            held = {"parameters": piece, "gradients": gradients * piece}
-            held |= {"optimizer_state": bytes_of(shard.state)}
-            held |= {"buffers": bytes_of(self.others)} if k == 0 else {}
-            record(self.task, shard.task, 0, 0, held)
+            piece, state = bytes_of([shard.values]), bytes_of(shard.state)
+            held = {"parameters": piece, "gradients": gradients * piece, "optimizer_state": state}
+            record(self.task, shard.task, 0, 0, held | ({} if k else {"buffers": others}))
 
     def _slots(self) -> Iterator[tuple[Any, ...]]:
         """The pieces on all ps: of the variables, and of each part of the optimizer's state."""
@@ -281,12 +263,10 @@ class ServersStep(KerasStep):
     def save_state(self, part: Path) -> None:
         self.updates = int(self.shards[0].version)
         slots = (self.together([piece.read_value() for piece in slot]) for slot in self._slots())
-        values = checkpoints.named(slots) | dict(self._others())
-        copies = {name: tf.Variable(value) for name, value in values.items()}
-        checkpoints.write(part, checkpoints.ALIKE, copies)
+        steps.save_variables(part, steps.ALIKE, steps.named(slots) | dict(self._others()))
 
     def load_state(self, part: Path) -> None:
-        kept = checkpoints.read(part.parent)
+        kept = steps.load_variables(part.parent)
         for k, slot in enumerate(self._slots()):
             for i, whole in enumerate(self.variables):
                 whole.assign(kept[f"variable {i} slot {k}"])  # which compares their shapes

@@ -24,7 +24,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow.coordinator import train
-from course_lib.strategies.tensorflow.optimizer import Optimizer
+from course_lib.strategies.tensorflow.models import Optimizer
 from course_lib.strategies.tensorflow.parameter_server import make_step
 from course_lib.strategies.tensorflow.server import Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after, hold
@@ -68,7 +68,7 @@ class Barrier:
     def __init__(self, shard: Shard, workers: int) -> None:
         self.shard, size = shard, shard.values.shape[0]
         names = [f"{shard.task}-{k}" for k in range(workers)]
-        with tf.device(shard.device):
+        with tf.device(shard.values.device):
             self.parts = [Accumulator(f"part-{name}", tf.float32, size + 1) for name in names]
             self.tokens = [Accumulator(f"token-{name}", tf.float64, 4) for name in names]
 
@@ -81,7 +81,7 @@ class Barrier:
             with tf.control_dependencies([part.add(step, counted)]):
                 return token.take()  # [version, gradients, begun, ended]
 
-        with tf.device(self.shard.device):
+        with tf.device(self.shard.values.device):
             counted = tf.concat([count * gradients, [count]], 0)  # (parameters / ps + 1,)
             places = zip(self.parts, self.tokens, strict=True)
             branches = [partial(await_token, *place) for place in places]
@@ -90,7 +90,7 @@ class Barrier:
     def loop(self, first: int, steps: int, optimizer: Optimizer) -> Any:
         """On the ps, go through the steps from the `first` on."""
         one = partial(self.one_step, optimizer=optimizer)
-        with tf.device(self.shard.device):
+        with tf.device(self.shard.values.device):
             begin = [tf.constant(first, tf.int64)]
             return tf.while_loop(lambda step: step < steps, one, begin, parallel_iterations=1)
 
@@ -119,18 +119,15 @@ class Accumulator:
     """
 
     def __init__(self, name: str, kind: Any, size: int) -> None:
-        self.kind = kind
-        self.handle = tf.raw_ops.ResourceConditionalAccumulator(
-            dtype=kind, shape=[size], shared_name=name, reduction_type="SUM"
-        )
+        self.kind, how = kind, {"shared_name": name, "reduction_type": "SUM"}
+        make = tf.raw_ops.ResourceConditionalAccumulator
+        self.handle = make(dtype=kind, shape=[size], **how)
 
     def add(self, step: Any, vector: Any) -> Any:
-        return tf.raw_ops.ResourceAccumulatorApplyGradient(
-            handle=self.handle, local_step=step, gradient=vector
-        )
+        add = tf.raw_ops.ResourceAccumulatorApplyGradient
+        return add(handle=self.handle, local_step=step, gradient=vector)
 
     def take(self) -> Any:
         """Wait until a vector has been added, then empty the accumulator; that vector."""
-        return tf.raw_ops.ResourceAccumulatorTakeGradient(
-            handle=self.handle, num_required=1, dtype=self.kind
-        )
+        take = tf.raw_ops.ResourceAccumulatorTakeGradient
+        return take(handle=self.handle, num_required=1, dtype=self.kind)

@@ -38,13 +38,11 @@ from tensorflow.experimental import dtensor
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import TrainingStep
-from course_lib.strategies.tensorflow import checkpoints
+from course_lib.strategies.tensorflow import steps
 from course_lib.strategies.tensorflow.graphs import bytes_of
-from course_lib.strategies.tensorflow.models import in_parts, loss_of
-from course_lib.strategies.tensorflow.optimizer import Optimizer, seen
+from course_lib.strategies.tensorflow.models import Optimizer, in_parts, loss_of, seen
 from course_lib.strategies.tensorflow.steps import bytes_on, matmul_flops, use_several
 from course_lib.workloads import order
 
@@ -157,16 +155,6 @@ def make_step(step: MeshStep) -> tuple[Callable[..., Any], Callable[..., Any]]:
 # --- a model in pieces ---
 
 
-def cut_model(spec: RunSpec, mesh: Any) -> list[Any]:
-    """The model's variables: kernel and bias of each layer, cut by columns and by rows in turn."""
-    layouts = itertools.cycle([*COLUMNS, *ROWS])
-    weights = workloads.load(spec).initial_weights(spec.seed)
-    return [
-        dtensor.DVariable(cut(value, dtensor.Layout(specs, mesh)))
-        for value, specs in zip(weights, layouts, strict=False)
-    ]
-
-
 def cut(value: np.ndarray, layout: Any) -> Any:
     """A tensor laid out over a mesh: each device is given its piece and no more."""
     pieces = [value] * layout.mesh.size
@@ -195,13 +183,15 @@ class MeshStep(TrainingStep):
     matmul_flops = staticmethod(matmul_flops)
 
     def __init__(self, task: Task, mesh: Any) -> None:
-        self.mesh, self.variables = mesh, cut_model(task.spec, mesh)
-        self.optimizer, slots = Optimizer(task.spec), range(STATE[task.spec.optimizer])
-        zeros = [np.zeros(each.shape, np.float32) for each in self.variables]
-        self.state = [
-            [dtensor.DVariable(cut(zero, variable.layout)) for _ in slots]
-            for zero, variable in zip(zeros, self.variables, strict=True)
-        ]
+        self.mesh, self.optimizer = mesh, Optimizer(task.spec)
+        weights = workloads.load(task.spec).initial_weights(task.spec.seed)
+        # kernel and bias of each layer, cut by columns and by rows in turn
+        layouts = [dtensor.Layout(specs, mesh) for specs in [*COLUMNS, *ROWS] * len(weights)]
+        pairs = list(zip(weights, layouts, strict=False))
+        self.variables = [dtensor.DVariable(cut(*pair)) for pair in pairs]
+        slots = range(STATE[task.spec.optimizer])
+        zeros = [cut(np.zeros_like(weight), layout) for weight, layout in pairs]
+        self.state = [[dtensor.DVariable(zero) for _ in slots] for zero in zeros]
         self.count = dtensor.DVariable(self.on_all(np.int64(0)))
         # where assignments to the pieces are executed
         devices = [piece.device for piece in pieces_of(self.variables[:1])]
@@ -215,7 +205,7 @@ class MeshStep(TrainingStep):
     @property
     def named(self) -> dict[str, Any]:
         """The variables, and the optimizer's state for them, by name."""
-        return checkpoints.named([self.variables, *zip(*self.state, strict=True)])
+        return steps.named([self.variables, *zip(*self.state, strict=True)])
 
     def weights(self) -> list[np.ndarray]:
         return [whole(variable) for variable in self.variables]
@@ -224,11 +214,11 @@ class MeshStep(TrainingStep):
         return {str(number): value for number, value in enumerate(self.weights())}
 
     def save_state(self, part: Path) -> None:
-        values = {name: tf.Variable(whole(each)) for name, each in self.named.items()}
-        checkpoints.write(part, checkpoints.ALIKE, values)
+        values = {name: whole(each) for name, each in self.named.items()}
+        steps.save_variables(part, steps.ALIKE, values)
 
     def load_state(self, part: Path) -> None:
-        kept = checkpoints.read(part.parent)
+        kept = steps.load_variables(part.parent)
         for name, variable in self.named.items():
             variable.assign(cut(kept[name], variable.layout))
         self.count.assign(self.on_all(np.int64(self.updates)))
@@ -260,6 +250,5 @@ class MeshStep(TrainingStep):
         pieces = (piece for each in activations(self, inputs) for piece in dtensor.unpack(each))
         return held | {"gradients": held["parameters"], "activations": bytes_of(pieces)}
 
-    def outputs(self, inputs: np.ndarray) -> np.ndarray:
-        values: np.ndarray = dtensor.unpack(forward(self, self.on_all(inputs)))[0].numpy()
-        return values
+    def outputs(self, inputs: np.ndarray) -> Any:
+        return dtensor.unpack(forward(self, self.on_all(inputs)))[0].numpy()

@@ -25,13 +25,10 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.exchange import all_at_once
 from course_lib.strategies.tensorflow.models import first
-from course_lib.strategies.tensorflow.replicas import ReplicasStep
-from course_lib.strategies.tensorflow.steps import after, use_several
+from course_lib.strategies.tensorflow.steps import ReplicasStep, after, use_several
 from course_lib.strategies.tensorflow.training import (
-    Gradients,
-    Program,
+    all_at_once,
     descend,
     gradients_of,
     make_step,
@@ -52,10 +49,9 @@ def emulated(replicas: int) -> Any:
     return tf.distribute.MirroredStrategy(devices, tf.distribute.ReductionToOneDevice())
 
 
-def xla(gradients: Gradients) -> Gradients:
+def xla(gradients: Any) -> Any:
     """The same function, compiled as a whole by XLA; TensorFlow raises an error if it cannot be."""
-    compiled: Gradients = tf.function(gradients, jit_compile=True, autograph=False)
-    return compiled
+    return tf.function(gradients, jit_compile=True, autograph=False)
 
 
 def on_tpu(replicas: int) -> Any:
@@ -66,7 +62,7 @@ def on_tpu(replicas: int) -> Any:
     return tf.distribute.TPUStrategy(resolver, experimental_device_assignment=cores)
 
 
-def one_program(training: ReplicasStep) -> Program:
+def one_program(training: ReplicasStep) -> Any:
     """The step of `make_step` as one program on every core, as a TPU needs it.
 
     A program on a TPU cannot look at a clock, so there is one time for all that it did: the trace

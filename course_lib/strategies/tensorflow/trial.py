@@ -70,8 +70,7 @@ def sketch(task: Task) -> Sketch:
 def built(workload: Workload, spec: RunSpec) -> keras.Model:
     """The model that its builder returns."""
     if isinstance(workload.tensorflow, keras.Model):
-        cure = "give a function that makes it, such as lambda: ..."
-        raise ValueError(f"tensorflow is a model: {cure}")
+        raise ValueError("tensorflow is a model: give a function, such as lambda: ...")
     with trying("its tensorflow builder fails"), models.policy(spec.precision):
         model = models.from_builder(workload, spec.seed)
     if not isinstance(model, keras.Model):
@@ -82,8 +81,8 @@ def built(workload: Workload, spec: RunSpec) -> keras.Model:
 def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
-    shaped = f"the inputs of two examples, of shape {shapes(inputs)}"
-    with trying(f"its model cannot take {shaped}"), tf.GradientTape() as tape:
+    given = f"the inputs of two examples, of shape {shapes(inputs)}"
+    with trying(f"its model cannot take {given}"), tf.GradientTape() as tape:
         with models.policy(precision):
             models.with_variables(model, workload)
         outputs = model(mapped(tf.constant, inputs), **models.mode(model, training=True))
@@ -93,18 +92,18 @@ def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
     if not model.trainable_variables:
         raise ValueError("its model has no parameters to train")
     workload.check_outputs(mapped(lambda each: each.numpy(), models.wide(outputs)))
-    pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
+    pair = f"outputs {shapes(outputs)} with targets {shapes(targets)}"
     with trying(f"its loss fails for {pair}"), tape:
         loss = models.compare_of(workload)(models.wide(outputs), mapped(tf.constant, targets))
         loss = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not tf.is_tensor(loss) or loss.shape.rank:
-        what = f"a tensor of shape {tuple(loss.shape)}" if tf.is_tensor(loss) else kind_of(loss)
+        what = tuple(loss.shape) if tf.is_tensor(loss) else kind_of(loss)
         raise ValueError(f"its loss returns {what}, {LOSS}")
     if not np.isfinite(loss):
         raise ValueError(f"its loss for the first two examples is {float(loss)}")
+    trained = model.trainable_variables
     gradients = tape.gradient(loss, models.variables_of(model))
-    paths = [variable.path for variable in model.trainable_variables]
-    unused = [path for path, each in zip(paths, gradients, strict=True) if each is None]
+    unused = [v.path for v, each in zip(trained, gradients, strict=True) if each is None]
     if unused:
         cure = "use them, or freeze their layers with trainable=False"
         raise ValueError(f"its loss does not depend on {', '.join(unused)}: {cure}")

@@ -41,8 +41,6 @@ from course_lib.strategies.tensorflow.graphs import bytes_of
 from course_lib.strategies.tensorflow.steps import WallClock, after
 from course_lib.strategies.watching import WatchedLoop
 
-unconverted = tf.autograph.experimental.do_not_convert
-
 
 class Watching(WatchedLoop, keras.callbacks.Callback):
     """The steps of `fit`, as a callback, or those of a function, by `step`.
@@ -57,12 +55,10 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
             if optimizer is None and not name and not getattr(model, "jit_compile", False):
                 optimizer = getattr(model, "optimizer", None)
             if not isinstance(optimizer, keras.optimizers.Optimizer | None):
-                text = "the keras.optimizers.Optimizer of the loop"
-                raise SpecError("optimizer", optimizer, text)
-            strategy = getattr(model, "distribute_strategy", None)
-            if isinstance(strategy, tf.distribute.ParameterServerStrategy):
-                text = "not under ParameterServerStrategy, whose steps run in other tasks"
-                raise SpecError("watch", type(model).__name__, text)
+                raise SpecError("optimizer", optimizer, "the Keras optimizer of the loop")
+            strategy = type(getattr(model, "distribute_strategy", None))
+            if issubclass(strategy, tf.distribute.ParameterServerStrategy):
+                raise SpecError("watch", strategy.__name__, "its steps run in other tasks")
             if optimizer is not None:
                 optimizers[name] = optimizer
         keras.callbacks.Callback.__init__(self)
@@ -105,8 +101,7 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
 
         def watched(*args: Any, **kwargs: Any) -> Any:
             if tf.inside_function():
-                text = "watched from outside: above @tf.function"
-                raise SpecError("step", function.__name__, text)
+                raise SpecError("step", function.__name__, "watched from above @tf.function")
             self.begin()
             try:
                 found = function(*args, **kwargs)
@@ -130,7 +125,9 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
         self.begin()
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
-        self._ended(logs or {}, averaged=self.names == [""] and not own_train_step(self.model))
+        # of a model without a `train_step` of its own, whose loss would be taken as it is
+        plain = type(self.model).train_step is keras.Model.train_step
+        self._ended(logs or {}, averaged=plain and self.names == [""])
 
     def _ended(self, found: Any, averaged: bool = False) -> None:
         """A call is over, which made a step, several, or a part of one, and has returned this.
@@ -175,7 +172,6 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
         return counted
 
     def _summing(self, reduce: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(reduce)
         def summed(grads_and_vars: Any) -> Any:
             pairs = reduce(grads_and_vars)
             self._reduced = after([gradient for gradient, _ in pairs if gradient is not None])
@@ -184,11 +180,10 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
         return summed
 
     def _applying(self, name: str, apply: Callable[..., Any]) -> Callable[..., Any]:
-        @unconverted
+        @tf.autograph.experimental.do_not_convert
         def applied(grads: Any, trainable_variables: Any = None) -> Any:
             grads, self._reduced = list(grads), None
-            examples = self._counted.get(name)
-            examples = examples if is_here(examples) else 0
+            examples = self._counted[name] if is_here(self._counted.get(name)) else 0
             known = [gradient for gradient in grads if gradient is not None]
             computed, self._gradients[name] = after(known), bytes_of(known)
             before = len(operations())
@@ -208,9 +203,7 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
 
 def operations() -> list[Any]:
     """The operations of the graph that is being traced; none outside of one."""
-    if tf.executing_eagerly():
-        return []
-    every = tf.compat.v1.get_default_graph().get_operations()
+    every = [] if tf.executing_eagerly() else tf.compat.v1.get_default_graph().get_operations()
     return [operation for operation in every if operation.type != "Placeholder"]  # what it is given
 
 
@@ -218,11 +211,6 @@ def is_here(tensor: Any) -> bool:
     """Whether a tensor was made in the graph that is being traced, or outside of any if none is."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     return tensor is not None and getattr(tensor, "graph", None) is graph
-
-
-def own_train_step(model: Any) -> bool:
-    """Whether a model has a `train_step` of its own: its loss is then taken as it is."""
-    return type(model).train_step is not keras.Model.train_step
 
 
 def loss_in(found: Any, name: str = "", place: int = 0) -> float | None:

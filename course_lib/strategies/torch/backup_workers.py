@@ -25,9 +25,8 @@ from typing import Any
 from course_lib.cluster.task import Task
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.torch.parameter_server import compute, pull, push
-from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
 from course_lib.strategies.torch.server import Servers
-from course_lib.strategies.torch.shard import Shard, serve
+from course_lib.strategies.torch.shard import Gradient, Later, Reply, Shard, Snapshot, on_ps, serve
 from course_lib.strategies.torch.steps import TorchStep
 from course_lib.strategies.torch.sync_parameter_server import apply_mean, keep
 
@@ -84,7 +83,7 @@ def do_with_fewer(shard: Shard) -> None:
     """On a ps, after each call and each loss of a worker: when all that are left wait, no other
     gradient will come. Then apply the mean of those that are kept.
     """
-    if shard.living <= shard.waiting.keys():
+    if shard.living <= shard.pending.keys():
         if shard.kept:
             apply_mean(shard)
         elif shard.living - shard.finished:  # lost with its worker on the way to this ps only

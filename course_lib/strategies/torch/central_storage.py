@@ -50,7 +50,8 @@ def worker(task: Task) -> dict[str, Any]:
     else:
         step.census.note(parameters=bytes_of(model.parameters()) if model is not central else 0)
     while step.begin():
-        fetch(model, central)
+        if model is not central:  # a replica on the host uses the parameters where they are
+            model.load_state_dict(central.state_dict())
         inputs, targets = step.read(task.index, task.spec.workers)
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
@@ -88,7 +89,9 @@ def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
     parameters = shared(task, "parameters", count)
     slots = shared(task, "slots", task.spec.workers * (2 + count))
     scale = shared(task, "scale", 1)
-    move(central, parameters, fill=task.index == 0)
+    if task.index == 0:
+        parameters.copy_(flat(trained(central)))
+    vector_to_parameters(parameters, trained(central))  # they become views of it
     meet("all workers to map the shared memory")
     if task.index == 0:  # all have mapped the files, and need their names no longer
         for name in ("parameters", "slots", "scale"):
@@ -103,22 +106,6 @@ def shared(task: Task, name: str, length: int) -> torch.Tensor:
     folder = task.files.meetings
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return torch.from_file(str(folder / name), shared=True, size=length)
-
-
-def move(model: Any, memory: torch.Tensor, fill: bool) -> None:
-    """Let the parameters of a model lie in `memory`, one behind the other.
-
-    With `fill` they keep their values; otherwise they take those that are there.
-    """
-    if fill:
-        memory.copy_(flat(trained(model)))
-    vector_to_parameters(memory, trained(model))  # they become views of it
-
-
-def fetch(model: Any, central: Any) -> None:
-    """Copy the parameters to a replica's device; a replica on the host uses them where they are."""
-    if model is not central:
-        model.load_state_dict(central.state_dict())
 
 
 def meet(what: str) -> None:

@@ -1,31 +1,39 @@
-"""Average gradients and, along with them, the loss in DistributedDataParallel (DDP): by the
-all-reduce of gloo or NCCL, or by one of ours.
+"""Exchanges beside computing, and the record of them: the all-reduces of DistributedDataParallel
+(DDP), by gloo, NCCL or a schedule of ours; and on CPUs the gathers and scatters of FSDP.
 
 DDP calls a communication hook whenever the backward pass has filled a bucket of gradients. The hook
 here does what DDP does without one, and records when each bucket's reduction began and ended. DDP
 checks its annotations, so these must not be strings.
+
+On a GPU FSDP starts each of its collective operations in a stream beside that of computing, and
+there they are part of `compute`. CPUs have no streams: there the operation is called
+asynchronously. FSDP waits by itself for the gathered parameters of a layer before it computes with
+them. It does not wait for the gradients that a reduce-scatter leaves, so whoever uses them has to.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.futures import Future
 
 from course_lib.strategies.torch.models import counts
 from course_lib.strategies.torch.steps import TorchStep
+from course_lib.strategies.torch.tensors import bytes_of, storages
 
 Hook = Callable[[None, dist.GradBucket], Future[torch.Tensor]]
 Call = Callable[[], Any]
-Reduce = Callable[[torch.Tensor, Call, bool], Call]
-"""Starts the all-reduce of a bucket, and says whether it is the `last`. It calls the second when it
-is over; what is returned waits for that, and raises the error if there was one.
-"""
+ASYNCHRONOUS = dist.AllreduceOptions()
+ASYNCHRONOUS.asyncOp = True
 
 
 class LossAmongGradients(nn.Module):
@@ -83,21 +91,20 @@ def adding_up(step: TorchStep) -> Hook:
     waits for them. So all futures that it returns to DDP are done, and if an all-reduce fails, the
     backward pass raises its own error. (Of an error in a future DDP makes a RuntimeError.)
     """
-    reduce = _scheduled(step) if step.task.schedule else _native()
+    begin = _scheduled(step) if step.task.schedule else _native
     devices = [step.device] if step.device.type == "cuda" else []
     full: list[torch.Tensor] = []
     waits: list[Call] = []
 
     def hook(state: None, bucket: dist.GradBucket) -> Future[torch.Tensor]:
-        last = bucket.is_last()
         full.append(bucket.buffer())
-        if last:
+        if bucket.is_last():
             step.task.enter("reduce")
-        if last or step.spec.overlap:
+        if bucket.is_last() or step.spec.overlap:
             over = partial(step.reduced_beside, step.now())
-            waits.extend(reduce(sums, over, last) for sums in full)
+            waits.extend(begin(sums, over) for sums in full)
             full.clear()
-        if last:
+        if bucket.is_last():
             for wait in waits:
                 wait()
             waits.clear()
@@ -108,38 +115,26 @@ def adding_up(step: TorchStep) -> Hook:
     return hook
 
 
-def put_back(whole: torch.Tensor, sums: torch.Tensor) -> None:
-    """Copy what an all-reduce has made of a dense copy of a bucket into the bucket, which is sparse
-    for an embedding with sparse gradients.
+def _native(sums: torch.Tensor, over: Call) -> Call:
+    """Begin the all-reduce of the process group, as DDP does without a hook, and call `over` when
+    it is over; what is returned waits for that. (`dist.all_reduce` does the same, after checks in
+    Python that take 0.03 ms of a small model's step.)
     """
-    sums.copy_(whole.to_sparse(sums.sparse_dim()) if sums.is_sparse else whole)
+    assert dist.group.WORLD
+    here = sums.to_dense() if sums.is_cuda else sums  # NCCL adds up no sparse tensors
+    work = dist.group.WORLD.allreduce([here], ASYNCHRONOUS)
+    noted = work.get_future().then(lambda _: over())
+
+    def wait() -> None:
+        work.wait()
+        put_back(here, sums)
+        noted.wait()
+
+    return wait
 
 
-def _native() -> Reduce:
-    """Starts the all-reduce of the process group, as DDP does without a hook. `dist.all_reduce`
-    does the same, after checks in Python that take 0.03 ms of a small model's step.
-    """
-    group, asynchronous = dist.group.WORLD, dist.AllreduceOptions()
-    asynchronous.asyncOp = True
-    assert group
-
-    def reduce(sums: torch.Tensor, over: Call, last: bool) -> Call:
-        here = sums.to_dense() if sums.is_cuda else sums  # NCCL adds up no sparse tensors
-        work = group.allreduce([here], asynchronous)
-        noted = None if last else work.get_future().then(lambda _: over())
-
-        def wait() -> None:
-            work.wait()
-            put_back(here, sums)
-            noted.wait() if noted else over()
-
-        return wait
-
-    return reduce
-
-
-def _scheduled(step: TorchStep) -> Reduce:
-    """Starts the all-reduce by the schedule of the run.
+def _scheduled(step: TorchStep) -> Callable[[torch.Tensor, Call], Call]:
+    """The all-reduce by the schedule of the run.
 
     It goes on in a thread beside the backward pass, one bucket after the other in the order in
     which they are filled, which is the same on all workers.
@@ -155,4 +150,104 @@ def _scheduled(step: TorchStep) -> Reduce:
         step.census.note(exchange=group.buffered)
         over()
 
-    return lambda sums, over, last: thread.submit(exchange, sums, over).result
+    return lambda sums, over: thread.submit(exchange, sums, over).result
+
+
+def put_back(whole: torch.Tensor, sums: torch.Tensor) -> None:
+    """Copy what an all-reduce has made of a dense copy of a bucket into the bucket, which is sparse
+    for an embedding with sparse gradients.
+    """
+    sums.copy_(whole.to_sparse(sums.sparse_dim()) if sums.is_sparse else whole)
+
+
+# --- FSDP ---
+
+
+class Exchanges:
+    """The exchanges of a step's `layers`: the reduce-scatters to be waited for, and what is
+    borrowed for a moment beside the shards: layers that are gathered, gradients of whole layers,
+    and the memory in which both are exchanged.
+    """
+
+    def __init__(self, step: TorchStep, layers: Iterable[nn.Module]) -> None:
+        self.step, self.scatters = step, list[Exchange]()
+        self.thread = ThreadPoolExecutor(1, "lockstep-exchange")  # notes when they are over
+        self.memory = WeakSet[Any]()  # storages, as long as they are not freed
+        self.whole: dict[int, Any] = {}  # parameters of gathered layers, emptied after use
+        for layer in layers:
+            layer.register_forward_pre_hook(self._gathered)
+
+    def _gathered(self, layer: nn.Module, inputs: Any) -> None:
+        self.whole |= {id(p): p for p in layer.parameters() if not isinstance(p, DTensor)}
+
+    def borrowed(self) -> int:
+        """Bytes that are borrowed now. The result of a reduce-scatter is not, once it is the
+        gradient of a shard.
+        """
+        shards = storages(each.grad for each in self.step.model.parameters())
+        exchanged = {storage.data_ptr(): storage.nbytes() for storage in self.memory}
+        here = storages(self.whole.values()) | exchanged
+        return sum(count for address, count in here.items() if address not in shards)
+
+    def note(self) -> None:
+        """Note them, and the gradients of whole layers."""
+        if self.step.census.open:
+            whole = bytes_of(each.grad for each in self.whole.values())
+            self.step.census.note(exchange=self.borrowed(), gradients=whole)
+
+    def wait(self) -> None:
+        """Wait for the reduce-scatters that are still under way."""
+        while self.scatters:
+            self.scatters.pop().wait()
+
+
+@dataclass
+class Collective:
+    """A collective operation as FSDP calls it. With `overlap` it goes on beside computing until
+    somebody waits for it. A reduce-scatter that is not in float32 is waited for here, as FSDP
+    converts its result at once.
+    """
+
+    among: Exchanges
+    collective: Callable[..., Any]
+
+    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
+        """Memory for an exchange."""
+        memory = torch.empty(*size, dtype=dtype, device=device)
+        self.among.memory.add(memory.untyped_storage())
+        return memory
+
+    def __call__(self, output_tensor: Any, input_tensor: Any, **how: Any) -> Any:
+        """Exchange, or begin to."""
+        self.among.note()
+        step, scatters = self.among.step, self.collective is dist.reduce_scatter_single
+        if output_tensor.is_cuda:  # FSDP calls it in a stream of its own
+            return self.collective(output_tensor, input_tensor, **how)
+        if not step.spec.overlap or (scatters and output_tensor.dtype != torch.float32):
+            with step.exchanging():
+                return self.collective(output_tensor, input_tensor, **how)
+        over = step.exchange_begins()
+        work = self.collective(output_tensor, input_tensor, **how | {"async_op": True})
+
+        def finish() -> None:
+            work.wait()
+            over()
+
+        exchange = Exchange(step, self.among.thread.submit(finish))
+        if scatters:
+            self.among.scatters.append(exchange)
+        return exchange
+
+
+class Exchange(dist.Work):
+    """An exchange under way."""
+
+    def __init__(self, step: TorchStep, outcome: Any) -> None:
+        super().__init__()
+        self.step, self.outcome = step, outcome
+
+    def wait(self, *timeout: Any) -> bool:
+        """Return when it is over. If it is not over yet, the `compute` phase ends here."""
+        with nullcontext() if self.outcome.done() else self.step.held_up():
+            self.outcome.result()
+        return True

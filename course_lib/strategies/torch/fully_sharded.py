@@ -42,8 +42,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.models import LOW, tied
-from course_lib.strategies.torch.sharding import Collective, Exchanges
+from course_lib.strategies.torch.exchange import Collective, Exchanges
+from course_lib.strategies.torch.models import LOW
 from course_lib.strategies.torch.steps import TorchStep, gradients_of, join, norm_of_parts
 from course_lib.strategies.torch.tensors import flat
 
@@ -139,8 +139,10 @@ def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
     those of a list of blocks each by itself. None if some share a weight: it is then gathered as
     a whole.
     """
-    parts: list[torch.nn.Module] = []
+    every, parts = model.named_parameters(remove_duplicate=False), list[torch.nn.Module]()
+    if len(list(every)) > len(list(model.parameters())):
+        return []
     for child in model.children():
         blocks = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
         parts += child.children() if blocks else [child]
-    return [] if tied(model) else [part for part in parts if list(part.parameters())]
+    return [part for part in parts if list(part.parameters())]

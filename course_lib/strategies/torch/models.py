@@ -140,12 +140,6 @@ def trained(model: nn.Module) -> list[nn.Parameter]:
     return [parameter for parameter in model.parameters() if parameter.requires_grad]
 
 
-def tied(model: nn.Module) -> bool:
-    """Return whether two modules share a parameter."""
-    every = model.named_parameters(remove_duplicate=False)
-    return len(list(every)) > len(list(model.parameters()))
-
-
 def mean_squared_error(outputs: Any, targets: Any) -> Any:
     """The mean of the squared differences of outputs and targets of the same shape."""
     if outputs.shape != targets.shape:  # PyTorch would compare each with each
@@ -162,11 +156,8 @@ def next_token(logits: Any, tokens: Any) -> tuple[Any, Any]:
     return losses, (tokens != IGNORED).sum()
 
 
-LOSSES: dict[str, Callable[..., Any]] = {
-    "cross_entropy": nn.functional.cross_entropy,
-    "mean_squared_error": mean_squared_error,
-    "next_token": next_token,
-}
+_LOSSES = (nn.functional.cross_entropy, mean_squared_error, next_token)
+LOSSES: dict[str, Callable[..., Any]] = {each.__name__: each for each in _LOSSES}
 
 
 def loss_of(workload: Workload) -> Callable[..., Any]:
@@ -213,30 +204,25 @@ def count_of(loss: Any) -> float:
     return (float(loss[1]) or 1.0) if loss.dim() else 1.0
 
 
-def mean_of(loss: Any) -> float:
-    """The mean loss."""
-    return float(summed(loss)) / count_of(loss)
-
-
 def optimizer_of(spec: RunSpec, tensors: Iterable[torch.Tensor]) -> torch.optim.Optimizer:
     """PyTorch's own optimizer for a run, with `tensors` to update. One with a state changes what
     has no gradient too, so sparse gradients become dense for it.
     """
     group = [{"params": list(tensors)}]  # which may be empty
-    if spec.optimizer == "sgd":
-        return torch.optim.SGD(group)
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.SGD(group, momentum=MOMENTUM)
-        if spec.optimizer == "momentum"
-        else torch.optim.AdamW(group, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY)
-    )
-    optimizer.register_step_pre_hook(_densify)
+    optimizer: torch.optim.Optimizer = torch.optim.SGD(group)
+    if spec.optimizer == "momentum":
+        optimizer = torch.optim.SGD(group, momentum=MOMENTUM)
+    elif spec.optimizer == "adamw":
+        how = {"betas": BETAS, "eps": EPSILON, "weight_decay": WEIGHT_DECAY}
+        optimizer = torch.optim.AdamW(group, **how)
+    if spec.optimizer != "sgd":
+        optimizer.register_step_pre_hook(_densify)
     return optimizer
 
 
 def _densify(optimizer: torch.optim.Optimizer, *_: Any) -> None:
     for parameter in parameters_of(optimizer):
-        if parameter.grad is not None and parameter.grad.is_sparse:
+        if parameter.grad is not None:
             parameter.grad = parameter.grad.to_dense()
 
 

@@ -30,16 +30,14 @@ replies; of an argument that is a list each ps gets an element. What a ps may ru
 Source: Dean et al., "Large Scale Distributed Deep Networks", NIPS 2012 (Downpour SGD).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.models import count_of, pair
-from course_lib.strategies.torch.rpc import Gradient, Later, Reply, Snapshot, on_ps
 from course_lib.strategies.torch.server import Servers
-from course_lib.strategies.torch.shard import NONE, Shard, serve
+from course_lib.strategies.torch.shard import Gradient, Later, Reply, Shard, Snapshot, on_ps, serve
 from course_lib.strategies.torch.steps import TorchStep, gradients_of
 from course_lib.strategies.torch.tensors import end_to_end, split, zeros_in
 
@@ -79,20 +77,21 @@ def next_piece(shard: Shard, worker: int) -> Later:
     def unattended() -> list[int]:
         """The workers whose pieces nobody computes: the lost ones, and this one, started again."""
         gone = set(range(workers)) - shard.living | {worker}
-        return [k for k in sorted(gone) if shard.pieces[k] != NONE]
+        return [k for k in sorted(gone) if shard.pieces[k] >= 0]
 
     def answer() -> tuple[int, int | None]:
         whose = next(iter(unattended()), None)
         if whose is None:
-            piece, shard.next_piece = shard.next_piece, min(shard.next_piece + 1, pieces)
+            piece = int(shard.next_piece)
+            shard.next_piece.fill_(min(piece + 1, pieces))
         else:
-            piece, shard.pieces[whose] = int(shard.pieces[whose]), NONE
+            piece, shard.pieces[whose] = int(shard.pieces[whose]), -1
         if piece < pieces:
             shard.pieces[worker] = piece
         return piece, None if whose == worker else whose
 
     def ready() -> bool:
-        return bool(unattended()) or shard.next_piece < pieces or bool((shard.pieces == NONE).all())
+        return bool(unattended()) or shard.next_piece < pieces or bool((shard.pieces < 0).all())
 
     return Later(ready, answer)
 
@@ -128,9 +127,7 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[torch.Tensor, t
     """
     while True:
         scale, loss = step.scale.value, pair(step.backward(inputs, targets))
-        gradient = end_to_end(
-            gradients_of(step, step.parameters)
-        ).cpu()  # and the step's own are gone
+        gradient = end_to_end(gradients_of(step, step.parameters)).cpu()
         divisor = count_of(loss) * scale
         if not step.scale.on or step.finite(float(gradient.norm()), zeros_in([gradient])):
             return loss, gradient if divisor == 1 else gradient / divisor
@@ -139,20 +136,16 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[torch.Tensor, t
 
 
 def push(
-    servers: Servers,
-    snapshots: list[Snapshot],
-    loss: torch.Tensor,
-    gradient: torch.Tensor,
-    handle: Callable[[Shard, Gradient], Any],
+    servers: Servers, snapshots: list[Snapshot], loss: Any, gradient: Any, handle: Any
 ) -> list[Reply]:
     """On a worker: send every ps its part of the gradient, and wait for the replies.
 
     `handle(shard, part)` runs on the ps: it decides what becomes of the part.
     """
-    step = servers.step
+    step, pieces = servers.step, split(gradient, len(snapshots))
     parts = [  # each with the version that it was computed from
-        Gradient(step.task.index, step.number, snapshot.version, part, *loss.tolist())
-        for snapshot, part in zip(snapshots, split(gradient, len(snapshots)), strict=True)
+        Gradient(step.task.index, step.number, snapshot.version, piece, *loss.tolist())
+        for snapshot, piece in zip(snapshots, pieces, strict=True)
     ]
     return servers.ask("push", handle, parts)
 
@@ -167,7 +160,7 @@ def ps(task: Task) -> None:
 @on_ps
 def apply_at_once(shard: Shard, gradient: Gradient) -> Reply:
     """On a ps: apply the gradient, whatever has happened since its worker pulled."""
-    shard.pieces[gradient.worker] = NONE  # it is done; ps 0 hands them out
+    shard.pieces[gradient.worker] = -1  # it is done; ps 0 hands them out
     with shard.updating([gradient]):
         shard.values.grad = gradient.values
         shard.optimizer.step()

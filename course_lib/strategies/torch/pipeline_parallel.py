@@ -27,7 +27,8 @@ Pipeline-Parallel DNN Training", ICML 2021 (1F1B with one update for all microba
 PipeDream-Flush).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -145,17 +146,18 @@ def stage_of(task: Task) -> tuple[TorchStep, torch.nn.Module]:
     model = build(workload, spec.seed)
     stages = cut(list(parts_of(model, workload.stages).values()), spec.workers)
     layers = stages[task.index].to(device)
-    step = TorchStep(task, layers, f"stage {task.index}", outputs=partial(through, task, layers))
-    step.workloads_model = model
-    layers.forward = step.mixed(layers.forward)  # in the run's precision, and so are activations
+    step = TorchStep(task, layers, f"stage {task.index}")
+    step.whole_outputs = partial(through, task, layers)
+    step.workloads_model, forward = model, step.mixed(layers.forward)
+    # in the run's precision, as activations are, and in the order in which they are sent
+    layers.forward = lambda values: forward(values).contiguous()
     return step, torch.nn.Sequential(*stages[: task.index])
 
 
 def of_stage(step: TorchStep) -> dict[str, Any]:
     """The result of a stage; all but the last know only the digest and the bytes of their own."""
-    result = step.result()
-    kept = result if step.task.index == step.spec.workers - 1 else KEPT
-    return {key: value for key, value in result.items() if key in kept}
+    last = step.task.index == step.spec.workers - 1
+    return {key: value for key, value in step.result().items() if last or key in KEPT}
 
 
 def parts_of(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, torch.nn.Module]:
@@ -177,27 +179,15 @@ def cut(parts: list[Any], stages: int) -> list[Any]:
     """
     starts = [i for i, part in enumerate(parts) if trained(part)]
     firsts = [0] + [int(piece[0]) for piece in np.array_split(starts, stages)[1:]]
-    return [
-        torch.nn.Sequential(*parts[a:b], Contiguous())
-        for a, b in zip(firsts, [*firsts[1:], len(parts)], strict=True)
-    ]
-
-
-class Contiguous(torch.nn.Module):
-    """The same values, laid out in memory in the order in which they are sent: a convolution may
-    use another order.
-    """
-
-    def forward(self, activations: Any) -> Any:
-        return activations.contiguous()
+    ends = [*firsts[1:], len(parts)]
+    return [torch.nn.Sequential(*parts[a:b]) for a, b in zip(firsts, ends, strict=True)]
 
 
 def through(task: Task, layers: Any, inputs: np.ndarray) -> np.ndarray:
     """Compute the outputs of the whole model, on every stage; all must call it together."""
-    before, last = task.index - 1, task.spec.workers - 1
-    passed = [inputs]
-    if before >= 0:
-        dist.recv_object_list(passed, src=before)
+    passed, last = [inputs], task.spec.workers - 1
+    if task.index > 0:
+        dist.recv_object_list(passed, src=task.index - 1)
     passed = [outputs_of(layers, passed[0])]
     if task.index < last:
         dist.send_object_list(passed, dst=task.index + 1)
@@ -216,9 +206,7 @@ class Stage(PipelineStage):
 
     def __init__(self, step: TorchStep) -> None:
         super().__init__(step.model, step.task.index, step.spec.workers, step.device)
-        self.step = step
-        self.share = 1 / (step.spec.workers * step.spec.accumulate)  # of the work of a step
-        self.kept: dict[int, int] = {}  # microbatch -> bytes
+        self.step, self.kept = step, dict[int, int]()  # microbatch -> bytes
 
     def _compute_outputs(self, *args: Any, module: torch.nn.Module, **kwargs: Any) -> Any:
         """Called by PyTorch before the first step, with memory that may hold anything, to see the
@@ -231,24 +219,22 @@ class Stage(PipelineStage):
 
     def forward_one_chunk(self, microbatch: int, *args: Any, **kwargs: Any) -> Any:
         """Called by the schedule when the activations of a microbatch are here."""
-        self.step.waited()
         kept = kept_for_backward(self.submod, partial(self.kept.__setitem__, microbatch))
-        with self.step.computing(FORWARD * self.share), kept:
-            output = super().forward_one_chunk(microbatch, *args, **kwargs)
-        self._tell()
-        return output
+        with self._chunk(FORWARD), kept:
+            return super().forward_one_chunk(microbatch, *args, **kwargs)
 
     def backward_one_chunk(self, microbatch: int, *args: Any, **kwargs: Any) -> None:
         """Called by the schedule when the gradient of a microbatch's output is here."""
-        self.step.waited()
-        with self.step.computing(BACKWARD * self.share):
+        with self._chunk(BACKWARD):
             super().backward_one_chunk(microbatch, *args, **kwargs)
-        del self.kept[microbatch]
-        if self.step.census.open:
+            del self.kept[microbatch]
             into = [info.buffer for infos in self.grad_recv_info.values() for info in infos]
-            self.step.census.note(exchange=bytes_of(b for b in into if b is not None))
-        self._tell()
+            self.step.census.note(exchange=bytes_of(into))
 
-    def _tell(self) -> None:
+    @contextmanager
+    def _chunk(self, part: float) -> Iterator[None]:
         step = self.step
+        step.waited()
+        with step.computing(part / (step.spec.workers * step.spec.accumulate)):
+            yield
         step.task.metric("activations", sum(self.kept.values()), step.number, step.samples)

@@ -1,5 +1,5 @@
 """Parameter servers (ps) as a worker sees them: what it asks them for, and the record of it. What a
-ps does is in `shard.py`; how they call each other, in `rpc.py`; and why, on the strategies' pages.
+ps does is in `shard.py`; and why, on the strategies' pages.
 
 With several ps the parameters are laid end to end as one long vector and cut into that many pieces
 of equal length. So every ps holds, sends and receives the same number of bytes, however unequal the
@@ -9,7 +9,7 @@ Server", OSDI 2014.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -19,10 +19,11 @@ from course_lib.cluster.task import Task
 from course_lib.exchange.messages import Peer, ready
 from course_lib.record.events import clock
 from course_lib.strategies import catalog, saving
+from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import due
+from course_lib.strategies.torch import shard
 from course_lib.strategies.torch.models import begin_state, state_of
-from course_lib.strategies.torch.rpc import Gradient, Reply, Snapshot, meeting_of, receive, send
-from course_lib.strategies.torch.shard import everything, final, join, last_heard
+from course_lib.strategies.torch.shard import Gradient, Reply, Snapshot, final
 from course_lib.strategies.torch.steps import TorchStep
 from course_lib.strategies.torch.tensors import bytes_sent, flat, numbers, shaped
 
@@ -41,7 +42,7 @@ class Servers:
         self.step, self.task = step, step.task
         # what was asked for -> bytes of parameters and gradients that moved the last time
         self.moved: dict[str, int] = {}
-        self.peers = found_by(step.task)
+        self.peers = connections(step.task)
         whole = catalog.carries_over(step.spec.strategy)
         self.saves = whole and step.first
         if whole:
@@ -54,57 +55,40 @@ class Servers:
         self.versions = [-1] * len(self.peers)  # of each piece, as it was pulled; -1: not yet
         if not whole:
             step.writers = ()
-            step.number = min(self.ask("start", join, step.task.index)) - 1
+            step.number = min(self.ask("start", shard.join, step.task.index)) - 1
 
-    def ask(
-        self, what: str, function: Callable[..., Any], *arguments: Any, of: int | None = None
-    ) -> list[Any]:
+    def ask(self, what: str, function: Any, *arguments: Any, of: int | None = None) -> list[Any]:
         """Run `function(shard, *arguments)` on each ps, all at once, or only on the one `of` them;
         return their answers.
 
         An argument that is a list has an element for each ps. Raises RuntimeError, which names the
         ps and `what` was asked for, if one does not answer.
         """
-        text = f"{what} of step {max(0, self.step.number)}"
+        asked = f"the {what} of step {max(0, self.step.number)} by {self.task.name}"
         peers = self.peers if of is None else [self.peers[of]]
-        before = self.task.doing
+        before, deadline, answers = self.task.doing, clock() + PATIENCE, dict[Peer, Any]()
         self.task.enter("wait")
         for k, peer in enumerate(peers):
             its = [value[k] if isinstance(value, list) else value for value in arguments]
-            send(peer, [function.__name__, text, its])
-        answers = self._answers(peers, text, PATIENCE)
-        if missing := [peer for peer in peers if peer not in answers]:
-            raise RuntimeError(self._silent(missing[0], text))
+            shard.send(peer, [function.__name__, its])
+        while missing := [peer for peer in peers if peer not in answers]:
+            if (left := deadline - clock()) <= 0:
+                raise RuntimeError(f"{missing[0].name} did not answer {asked} in {PATIENCE:g} s")
+            for peer in ready(missing, left):
+                try:
+                    message = shard.receive(peer)
+                except ConnectionError:
+                    time.sleep(1)  # the loss of the ps is to be noticed before our complaint of it
+                    text = f"{peer.name} is gone, and did not answer {asked}"
+                    raise RuntimeError(text) from None
+                if message is not None:
+                    answers[peer] = message
         self.task.enter(before)
         sent = (each for value in arguments if isinstance(value, list) for each in value)
         moved = (e for e in (*sent, *answers.values()) if isinstance(e, (Snapshot, Gradient)))
         self.moved[what] = sum(bytes_sent(each.values) for each in moved)
         self.step.census.note(exchange=sum(self.moved.values()))
         return [answers[peer] for peer in peers]
-
-    def _answers(self, peers: Sequence[Peer], what: str, seconds: float) -> dict[Peer, Any]:
-        """Collect the answers of peers to `what` that come within so many seconds."""
-        answers: dict[Peer, Any] = {}
-        deadline = clock() + seconds
-        while len(answers) < len(peers) and (left := deadline - clock()) > 0:
-            for peer in ready([peer for peer in peers if peer not in answers], left):
-                try:
-                    message = receive(peer)
-                except ConnectionError:
-                    time.sleep(1)  # the loss of the ps is to be noticed before our complaint of it
-                    text = f"{peer.name} is gone, and did not answer the {what} by {self.task.name}"
-                    raise RuntimeError(text) from None
-                if message and message[0] == what:  # else it comes too late
-                    answers[peer] = message[1]
-        return answers
-
-    def _silent(self, peer: Peer, what: str) -> str:
-        """Describe a ps that does not answer, with the calls that it has received."""
-        send(peer, [last_heard.__name__, "", []])
-        heard = self._answers([peer], "", 5.0).get(peer)
-        last = f" What it heard last: {heard}" if heard else ""
-        silent = f"{peer.name} did not answer the {what} by {self.task.name}"
-        return f"{silent}: nothing came for {1000 * PATIENCE:g} ms.{last}"
 
     def fill(self, pieces: Sequence[torch.Tensor]) -> None:
         """Take the model's parameters from what the shards sent: all of a piece, or what of it has
@@ -130,7 +114,7 @@ class Servers:
     def _gather(self) -> None:
         """Hold what the ps hold, for a moment."""
         optimizer, parameters = self.step.optimizer, self.step.parameters
-        values, *state = zip(*self.ask("checkpoint", everything), strict=True)
+        values, *state = zip(*self.ask("checkpoint", shard.everything), strict=True)
         self.fill(values)
         begin_state(optimizer, self.step.updates)
         for k, pieces in enumerate(state):
@@ -143,23 +127,20 @@ class Servers:
         in the end. One worker speaks for the ps, which return nothing.
         """
         step = self.step
-        shards = self.ask("final pull", final, self.task.index)
-        self.fill([values for values, *_ in shards])
-        held: dict[str, dict[str, int]] = {"variables_on": {}, "optimizer_state_on": {}}
-        _, step.loss, _, speaker = shards[0]
-        step.first = self.task.index == speaker
-        if step.first:
-            for k, (_, _, its, _) in enumerate(shards):
-                for what, count in its.items():
-                    held[what] |= {f"ps:{k}/{device}": n for device, n in count.items()}
-            if due(step.spec, step.spec.steps):  # nobody pulls the last version
-                step.evaluate(step.spec.steps * step.spec.batch)
-        return step.result() | held
+        values, losses, speakers = zip(*self.ask("final pull", final, step.task.index), strict=True)
+        self.fill(values)
+        step.loss, step.first = losses[0], self.task.index == speakers[0]
+        if step.first and due(step.spec, step.spec.steps):  # nobody pulls the last version
+            step.evaluate(step.spec.steps * step.spec.batch)
+        on_ps = {f"ps:{k}/cpu": piece.nbytes for k, piece in enumerate(values) if step.first}
+        state = STATE[step.spec.optimizer]
+        its = {ps: state * count for ps, count in on_ps.items() if state}
+        return step.result() | {"variables_on": on_ps, "optimizer_state_on": its}
 
 
-def found_by(task: Task) -> list[Peer]:
+def connections(task: Task) -> list[Peer]:
     """A connection to each ps, in order, once all are there."""
-    meeting, deadline, peers = meeting_of(task), clock() + PATIENCE, list[Peer]()
+    meeting, deadline, peers = shard.meeting_of(task), clock() + PATIENCE, list[Peer]()
     for k in range(task.spec.ps):
         while (sock := meeting.call(task.spec.workers + k)) is None:
             if clock() > deadline:

@@ -23,9 +23,8 @@ from typing import Any
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.parameter_server import apply_at_once, compute, pull, push
-from course_lib.strategies.torch.rpc import Later, on_ps
 from course_lib.strategies.torch.server import Servers
-from course_lib.strategies.torch.shard import Shard, serve
+from course_lib.strategies.torch.shard import Later, Shard, on_ps, serve
 from course_lib.strategies.torch.steps import TorchStep
 
 

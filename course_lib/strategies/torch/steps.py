@@ -1,10 +1,18 @@
-"""The training step in PyTorch, and the small functions that every page needs, such as gradient
-descent.
+"""The training step in PyTorch, its emulated device time, its checkpoints, and the small functions
+that every page needs.
+
+A checkpoint is saved with `torch.distributed.checkpoint` (DCP). All tasks give DCP what they hold,
+by name. What several hold, the first of them writes; a shard of a DTensor is known as that piece of
+the whole. So it can be read by other shards as well, and by tasks that hold the whole: all
+synchronous strategies go on from each other's checkpoints. A replica that was not there then takes
+the buffers of the first worker.
 """
 
 import functools
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,30 +20,30 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.tensor import DTensor
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.flop_counter import flop_registry
 
 from course_lib.cluster.task import Task
 from course_lib.record.events import clock
 from course_lib.strategies.optimizers import rates
 from course_lib.strategies.steps import TrainingStep, fastest
-from course_lib.strategies.torch import checkpoints, models
-from course_lib.strategies.torch.device_time import DeviceClock, Layers
-from course_lib.strategies.torch.tensors import (
-    bytes_of,
-    bytes_on,
-    kept_for_backward,
-    local,
-    norm_over,
-    scale,
-    whole,
-    zeros_in,
-)
+from course_lib.strategies.torch import models, tensors
+from course_lib.strategies.torch.tensors import bytes_of, local, norm_over, scale, whole
 from course_lib.workloads.trees import cut, first_leaf
 from course_lib.workloads.workload import Outputs
 
 TIMEOUT = timedelta(seconds=60)
 """For how long a worker waits for another that neither answers nor is known to be gone."""
+
+ATTENTION = torch.ops.aten._scaled_dot_product_flash_attention
+# PyTorch's table lacks the kernel of attention on CPUs
+FLOPS = {**flop_registry}
+FLOPS[torch.ops.aten._scaled_dot_product_flash_attention_for_cpu] = flop_registry[ATTENTION]
 
 
 def join(task: Task) -> None:
@@ -74,42 +82,32 @@ class TorchStep(TrainingStep):
 
     `mixed` makes a function compute in the run's precision. `replica`: what the task computes with,
     the model or a copy on another device. `holds`: which variables the task updates, `all` or its
-    shard or stage; `device`: where it computes, if not where the model is; `outputs`: those of the
-    whole model, if this one is a part of it.
+    shard or stage; `device`: where it computes, if not where the model is; `whole_outputs`: those
+    of the whole model, if this one is a part of it.
     """
 
     def __init__(
-        self,
-        task: Task,
-        model: nn.Module | None = None,
-        holds: str = "all",
-        device: Any = None,
-        outputs: Outputs | None = None,
+        self, task: Task, model: Any = None, holds: str = "all", device: Any = None
     ) -> None:
         self.model = self.replica = models.model_of(task) if model is None else model
-        self._outputs = outputs
+        self.whole_outputs: Outputs | None = None
         self.workloads_model = self.model  # the whole one, also where `model` is a stage of it
         home = next(self.model.parameters()).device
         self.device = device or home
         super().__init__(task, [(holds, str(home))])
         self._layers = Layers(self.sleep)
-        self._device_clock = DeviceClock() if self.device.type == "cuda" else None
-        self._notes: list[list[Callable[[], None]]] = [[], []]  # of the last step, and of this one
         self._compare = models.loss_of(self.workload)
         self.mixed = models.mixed(task.spec.precision, self.device.type)
         self.rates = rates(task.spec)  # of each update
 
     def begin(self, number: int | None = None) -> bool:
         """Go on to step `number`, with its learning rate, and without the last one's gradients."""
-        self._write()
-        if super().begin(number):
+        if going_on := super().begin(number):
             self.optimizer.zero_grad()
             models.set_rate(self.optimizer, self.rates[self.updates])
-            return True
-        self._write()
-        return False
+        return going_on
 
-    def unscale(self, loss: Any, norm_of_all: Callable[[list[Any]], Any] = norm_of) -> bool:
+    def unscale(self, loss: Any, norm_of_all: Any = norm_of) -> bool:
         """Make the gradients ready for `optimizer.step()`; False if there is to be no update, as
         one of them is infinite or NaN in float16.
 
@@ -121,7 +119,7 @@ class TorchStep(TrainingStep):
         mine = [local(gradient) for gradient in gradients]
         for tensor, gradient in zip(models.parameters_of(self.optimizer), mine, strict=True):
             tensor.grad = gradient
-        if self.scale.on and not self.finite(float(norm_of_all(gradients)), zeros_in(mine)):
+        if self.scale.on and not self.finite(float(norm_of_all(gradients)), tensors.zeros_in(mine)):
             return False
         divisor = models.count_of(loss) * self.scale.value
         if divisor != 1:
@@ -155,11 +153,7 @@ class TorchStep(TrainingStep):
         return self._layers.taking(self._owed)
 
     def backward(
-        self,
-        inputs: Any,
-        targets: Any,
-        forward: Callable[[Any, Any], Any] | None = None,
-        alone: Callable[[], AbstractContextManager[Any]] = nullcontext,
+        self, inputs: Any, targets: Any, forward: Any = None, alone: Any = nullcontext
     ) -> Any:
         """The forward and the backward pass: the loss, as `loss_of` returns it, and each
         parameter's `grad`.
@@ -186,16 +180,18 @@ class TorchStep(TrainingStep):
 
     def _counting(self) -> AbstractContextManager[None]:
         """Note the activations that a forward pass of the first step keeps."""
+        note = self.census.note
         if not self.census.open:
             return nullcontext()
-        return kept_for_backward(self.replica, lambda count: self.census.note(activations=count))
+        return tensors.kept_for_backward(self.replica, lambda count: note(activations=count))
 
     def done(self, loss: Any = None) -> None:
-        super().done(None if loss is None else models.mean_of(loss))
+        mean = None if loss is None else float(models.summed(loss)) / models.count_of(loss)
+        super().done(mean)
 
     def outputs(self, inputs: Any) -> Any:
-        if self._outputs:
-            return self._outputs(inputs)
+        if self.whole_outputs:
+            return self.whole_outputs(inputs)
         return self.mixed(models.outputs_of)(self.model, inputs)
 
     def matmul_flops(self) -> float:
@@ -207,29 +203,15 @@ class TorchStep(TrainingStep):
 
         def multiply() -> None:
             matrix @ matrix
-            if self.device.type == "cuda":
-                torch.cuda.synchronize(self.device)
+            self.now()
 
         return fastest(multiply, size)
 
-    def now(self) -> Any:
-        return self._device_clock.moment() if self._device_clock else clock()
-
-    def time(self, moment: Any) -> float:
-        return self._device_clock.time(moment) if self._device_clock else float(moment)
-
-    def later(self, note: Callable[[], None]) -> None:
-        """Call it at once; on a GPU after the next step, when its moments surely are past."""
-        if self._device_clock:
-            self._notes[-1].append(note)
-        else:
-            note()
-
-    def _write(self) -> None:
-        """Record what the step before the last one left."""
-        for note in self._notes.pop(0):
-            note()
-        self._notes.append([])
+    def now(self) -> float:
+        """The time, once a GPU has done what it was given so far in the present stream."""
+        if self.device.type == "cuda":
+            torch.cuda.current_stream(self.device).synchronize()
+        return clock()
 
     def weights(self) -> list[np.ndarray]:
         """The model's weights, put together from all tasks where each holds a shard."""
@@ -258,20 +240,180 @@ class TorchStep(TrainingStep):
         return models.optimizer_of(self.spec, shards)
 
     def save_state(self, part: Path) -> None:
-        checkpoints.save(self, part)
+        save_tensors(self._state(self.task.name), part)
 
     def load_state(self, part: Path) -> None:
         if self.updates:
             models.begin_state(self.optimizer, self.updates)
-        checkpoints.load(self, part)
+        names = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
+        there = any(name.startswith(f"{self.task.name}.") for name in names)
+        load_tensors(self._state(self.task.name if there else "worker:0"), part)
+
+    def _state(self, replica: str) -> dict[str, Any]:
+        """All tensors of this task that its next step depends on, by name: those of the model, the
+        optimizer's state of each parameter, and the buffers, as those of a `replica`: a task's
+        name.
+        """
+        mine = set(map(id, [*self.model.parameters(), *self.model.buffers()]))
+        whole = self.workloads_model
+        names = {id(each): name for name, each in whole.named_parameters() if id(each) in mine}
+        state = {f"model.{names[id(each)]}": each.detach() for each in self.model.parameters()}
+        state |= {f"{replica}.{n}": each for n, each in whole.named_buffers() if id(each) in mine}
+        updated = models.parameters_of(self.optimizer)
+        for parameter, tensor in zip(self.parameters, updated, strict=True):
+            for key, its in self.optimizer.state[tensor].items():  # none before the first update
+                if key != "step":
+                    state[f"optimizer.{names[id(parameter)]}.{key}"] = as_held(parameter, its)
+        return state
 
     def variables_on(self) -> dict[str, int]:
-        return bytes_on(self.model.parameters())
+        return tensors.bytes_on(self.model.parameters())
 
     def state_on(self) -> dict[str, int]:
-        return bytes_on(models.state_of(self.optimizer))
+        return tensors.bytes_on(models.state_of(self.optimizer))
 
     def held(self) -> dict[str, int]:
         held = super().held()
         held["buffers"] += bytes_of(self.model.buffers())
         return held
+
+
+# --- emulated device time ---
+
+# A device spends its time on products: of matrices, in convolutions, in attention. So each layer
+# lasts longer by its share of the floating-point operations (FLOPs) of a step, forward and then
+# backward. A third of the device time passes in the forward pass and two thirds in the backward
+# pass, which multiplies twice: for the gradient of the inputs and for that of the weights. So an
+# exchange that starts when a layer's gradients are there goes on beside the backward pass of the
+# layers before it.
+
+
+class Layers:
+    """The layers of the models that a task computes, each of which takes its share of the time.
+
+    A layer is any module that multiplies, wherever it stands in a model, and however often it is
+    called in a step; of nested modules, the innermost. Its FLOPs are counted once, in the first
+    step that has any device time. In that step, and in every step of a model without products, all
+    of the time passes at once, before the forward pass. What no layer takes, such as the backward
+    pass of a frozen one, passes when all have been computed.
+    """
+
+    def __init__(self, sleep: Callable[[float], float]) -> None:
+        self._sleep = sleep  # for so many seconds; returns how many it really took
+        # layer -> its share of the time, each time that it is called
+        self._shares: dict[nn.Module, float] | None = None
+        self._seconds = 0.0
+        self._due = 0.0  # seconds still to sleep; below 0 once a sleep has taken too long
+
+    @contextmanager
+    def taking(self, seconds: float) -> Iterator[None]:
+        """Make the forward and backward passes in the block last so many seconds longer."""
+        if seconds > 0 and not self._shares:  # not counted yet, or there are no products
+            self._sleep(seconds)
+        if seconds > 0 and self._shares is None:
+            with Counts() as counts:
+                yield
+            self._shares = counts.shares()
+            for layer in self._shares:
+                # also after an error: activation checkpointing ends its recomputation with one
+                layer.register_forward_hook(self._computed, always_call=True)
+            return
+        self._seconds, self._due = seconds, 0.0
+        try:
+            yield
+        finally:
+            self._seconds = 0.0
+
+    def _computed(self, layer: nn.Module, inputs: Any, output: Any) -> None:
+        """The forward pass of a layer is done; its backward pass is to wait before it begins."""
+        if self._seconds > 0 and self._shares:
+            time = self._shares[layer] * self._seconds
+            self._take(time / 3)
+            nodes = (getattr(tensor, "grad_fn", None) for tensor in tree_leaves(output))
+            if node := next(filter(None, nodes), None):  # of autograd's graph
+                node.register_prehook(lambda _: self._take(2 * time / 3))
+
+    def _take(self, seconds: float) -> None:
+        self._due += seconds
+        if self._due > 0:  # a sleep takes longer than it is told: the next ones become shorter
+            self._due -= self._sleep(self._due)
+
+
+class Counts(TorchDispatchMode):
+    """The FLOPs in the forward passes of each module, and how often it is called.
+
+    A product counts for the innermost module that is being called.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops, self.calls = Counter[nn.Module](), Counter[nn.Module]()
+        self._called: list[nn.Module] = []
+
+    def __enter__(self) -> Any:
+        self._hooks = [
+            register_module_forward_pre_hook(lambda module, _: self._called.append(module)),
+            register_module_forward_hook(self._computed, always_call=True),
+        ]
+        return super().__enter__()
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)
+        for hook in self._hooks:
+            hook.remove()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        formula = FLOPS.get(func._overloadpacket)
+        if formula and self._called:
+            self.flops[self._called[-1]] += formula(*args, **(kwargs or {}), out_val=made)
+        return made
+
+    def _computed(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        self._called.pop()
+        self.calls[module] += 1
+
+    def shares(self) -> dict[nn.Module, float]:
+        """Layer -> its share of a step's time, each time that it is called."""
+        total = self.flops.total()
+        return {layer: n / total / self.calls[layer] for layer, n in self.flops.items()}
+
+
+# --- the files of a checkpoint ---
+
+
+def as_held(parameter: Any, state: Any) -> Any:
+    """The optimizer's state of a parameter: a shard of a DTensor, if that is one."""
+    if not isinstance(parameter, DTensor):
+        return state
+    how = {"shape": parameter.shape, "stride": parameter.stride(), "run_check": False}
+    return DTensor.from_local(state, parameter.device_mesh, parameter.placements, **how)
+
+
+def save_tensors(state: Mapping[str, Any], part: Path) -> None:
+    """Write tensors by name, together with the others of the process group, if there is one."""
+    alone = not dist.is_initialized()
+    with plainly():
+        writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
+        planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+        dcp.save(dict(state), storage_writer=writer, planner=planner, no_dist=alone)
+
+
+def load_tensors(state: Mapping[str, Any], part: Path) -> None:
+    """Read into these tensors what was written by their names."""
+    with plainly():
+        dcp.load(dict(state), checkpoint_id=part, no_dist=True)
+
+
+@contextmanager
+def plainly() -> Iterator[None]:
+    """Without DCP's warning that a task is alone; and if it fails, with the first error itself in
+    place of one that lists those of all tasks.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "torch.distributed is disabled")
+        try:
+            yield
+        except dcp.CheckpointException as error:
+            first, _ = next(iter(error.failures.values()))
+            raise first from None

@@ -17,9 +17,8 @@ import torch
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.parameter_server import compute, pull, push
-from course_lib.strategies.torch.rpc import Gradient, Later, on_ps
 from course_lib.strategies.torch.server import Servers
-from course_lib.strategies.torch.shard import Shard, serve
+from course_lib.strategies.torch.shard import Gradient, Later, Shard, on_ps, serve
 from course_lib.strategies.torch.steps import TorchStep
 
 

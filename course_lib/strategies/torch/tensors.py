@@ -41,8 +41,9 @@ def parts_of(tensor: Any) -> list[Any]:
 
 
 def storages(tensors: Iterable[Any]) -> dict[int, int]:
-    """Address -> bytes of the storages of tensors."""
-    here = [part.untyped_storage() for tensor in tensors for part in parts_of(tensor)]
+    """Address -> bytes of the storages of those that are tensors, and not None."""
+    there = (tensor for tensor in tensors if tensor is not None)
+    here = [part.untyped_storage() for tensor in there for part in parts_of(tensor)]
     return {storage.data_ptr(): storage.nbytes() for storage in here}
 
 
@@ -80,13 +81,9 @@ def kept_for_backward(model: nn.Module, note: Callable[[int], None]) -> Iterator
     with saved_tensors_hooks(pack, lambda tensor: tensor):
         yield
     own = storages([*model.parameters(), *model.buffers()])
-    note(
-        sum(
-            min(sum(parts.values()), storage.nbytes())
-            for storage, parts in saved.values()
-            if storage.data_ptr() not in own
-        )
-    )
+    others = [each for each in saved.values() if each[0].data_ptr() not in own]
+    note(sum(min(sum(parts.values()), storage.nbytes()) for storage, parts in others))
+    others.clear()
     saved.clear()
 
 
@@ -114,8 +111,8 @@ def norm_over(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
 
 def zeros_in(gradients: Iterable[torch.Tensor]) -> float:
     """The share of the entries of these gradients that are exactly zero."""
-    counts = [(each.numel(), int(each.count_nonzero())) for each in map(numbers, gradients)]
-    return 1 - sum(nonzero for _, nonzero in counts) / sum(every for every, _ in counts)
+    every = [numbers(gradient) for gradient in gradients]
+    return 1 - sum(int(e.count_nonzero()) for e in every) / sum(e.numel() for e in every)
 
 
 def scale(tensors: Iterable[torch.Tensor], factor: Any) -> None:
@@ -164,9 +161,7 @@ def runs(values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return places[first].int(), lengths.int()
 
 
-def of_runs(
-    begins: torch.Tensor, lengths: torch.Tensor, values: torch.Tensor, length: int
-) -> torch.Tensor:
+def of_runs(begins: Any, lengths: Any, values: torch.Tensor, length: int) -> torch.Tensor:
     """The sparse vector that has these runs."""
     before = lengths.cumsum(0) - lengths  # so many numbers lie in the runs before
     places = torch.arange(len(values)) + (begins - before).repeat_interleave(lengths)

@@ -1,6 +1,5 @@
 """The trial of a learner's own PyTorch model: what is known of it before a run."""
 
-import itertools
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,10 +17,9 @@ from course_lib.errors import trying
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.torch import models
 from course_lib.strategies.torch.models import mixed, wide
-from course_lib.strategies.torch.pieces import plan_of, units_of
 from course_lib.strategies.torch.pipeline_parallel import parts_of
 from course_lib.strategies.torch.steps import TIMEOUT
-from course_lib.strategies.torch.tensor_parallel import cut
+from course_lib.strategies.torch.tensor_parallel import cut, plan_of, units_of
 from course_lib.strategies.torch.tensors import kept_for_backward, whole
 from course_lib.text import kind_of
 from course_lib.workloads.losses import LOSS, uneven
@@ -62,10 +60,14 @@ def _tried(task: Task) -> Sketch:
     norms = [part for part in model.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     synchronized = [isinstance(norm, nn.SyncBatchNorm) for norm in norms]
     notes = {BATCH_NORM: not all(synchronized), SPARSE.format(", ".join(sparse)): bool(sparse)}
-    compare = models.loss_of(workload)
 
     def loss(x: Any, y: Any) -> Any:
-        return compare(wide(model(x)), y)
+        return models.loss_of(workload)(wide(model(x)), y)
+
+    def alone() -> str:
+        with trying("the model cannot be trained on one"):
+            loss(*models.tensor(workload.train.take(slice(1))))
+        return ""
 
     two = inputs, _ = models.tensor(workload.train.take(slice(2)))
     kept, copies = activations(model, loss, two)
@@ -76,12 +78,12 @@ def _tried(task: Task) -> Sketch:
         parts=or_why(stages_of, model, workload.stages, inputs, *made),
         units=or_why(lambda: units_of(model, plan_of(model, workload.parallel))),
         notes=tuple(note for note, true in notes.items() if true),
-        uneven=uneven(compare, *made),
+        uneven=uneven(models.loss_of(workload), *made),
         synchronized=any(synchronized),
         flops=training_flops(loss, two),
         activations=kept,
         copies=copies,
-        alone=or_why(alone, loss, workload),
+        alone=or_why(alone),
         sparse=sparse,
     )
 
@@ -89,7 +91,7 @@ def _tried(task: Task) -> Sketch:
 def built(workload: workloads.Workload, seed: int) -> nn.Module:
     """The model that its builder returns."""
     if isinstance(workload.torch, nn.Module):
-        raise ValueError("torch is a model: give a function that makes it, such as lambda: ...")
+        raise ValueError("torch is a model: give a function, such as lambda: ...")
     with trying("its torch builder fails"):
         model = models.build(workload, seed)
     if not isinstance(model, nn.Module):
@@ -102,22 +104,20 @@ def built(workload: workloads.Workload, seed: int) -> nn.Module:
 def one_step(workload: workloads.Workload, model: nn.Module) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
-    floats = ', whole numbers (nn.Embedding takes those below its size, others x.astype("float32"))'
-    kind = floats if getattr(inputs, "dtype", "") == "int64" else ""
-    with trying(
-        f"its model cannot take the inputs of two examples, of shape {shapes(inputs)}{kind}"
-    ):
+    whole = getattr(inputs, "dtype", "") == "int64"
+    kind = ', whole numbers (as floats: x.astype("float32"))' if whole else ""
+    given = f"the inputs of two examples, of shape {shapes(inputs)}{kind}"
+    with trying(f"its model cannot take {given}"):
         outputs = model(models.tensor(inputs))
     for name, each in leaves(outputs, "outputs").items():
         if not isinstance(each, torch.Tensor):
             raise ValueError(f"its model returns {kind_of(each)} as its {name}, no tensor")
     workload.check_outputs(mapped(lambda each: each.detach().float().numpy(), outputs))
-    pair = f"outputs of shape {shapes(outputs)} with targets of {shapes(targets)}"
-    with trying(f"its loss fails for {pair}"):
+    with trying(f"its loss fails for outputs {shapes(outputs)} with targets {shapes(targets)}"):
         loss = models.compare_of(workload)(wide(outputs), models.tensor(targets))
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not isinstance(total, torch.Tensor) or total.numel() != 1:
-        what = tuple(total.shape) if isinstance(total, torch.Tensor) else type(total).__name__
+        what = tuple(total.shape) if isinstance(total, torch.Tensor) else kind_of(total)
         raise ValueError(f"its loss returns {what}, {LOSS}")
     if not torch.isfinite(total):
         raise ValueError(f"its loss for the first two examples is {total.item()}")
@@ -160,9 +160,9 @@ def pieces(task: Task) -> None:
     with trying(f"cut into pieces, its model cannot be computed ({CURE})"):
         pieces = gradients()
     largest = max(each.norm() for each in expected.values())
-    for name in (name for name in expected if name in pieces):
-        off = (pieces[name] - expected[name]).norm()
-        if not off <= TOLERANCE * max(expected[name].norm(), TOLERANCE * largest):
+    for name, value in expected.items():
+        most = TOLERANCE * max(value.norm(), TOLERANCE * largest)
+        if name in pieces and not (pieces[name] - value).norm() <= most:
             what = "its outputs" if name == "outputs" else f"the gradient of {name}"
             text = f"cut into pieces, its model changes {what}: {ITSELF}"
             raise ValueError(f"{text}; Workload(..., parallel=...) says which layers to cut")
@@ -176,21 +176,13 @@ def or_why(find: Callable[..., Any], *given: Any) -> Any:
         return str(reason)
 
 
-def alone(loss: Loss, workload: workloads.Workload) -> str:
-    """Compute the loss of one example. Raises `ValueError` if the model or the loss needs more."""
-    with trying("the model cannot be trained on one"):
-        loss(*models.tensor(workload.train.take(slice(1))))
-    return ""
-
-
 def activations(model: nn.Module, loss: Loss, two: Any) -> tuple[int, int]:
     """Bytes that the forward pass keeps for the backward pass: for each example, and for any."""
     counts: list[int] = []
-    for times in (1, 2):
+    for examples in (two, mapped(lambda each: torch.cat([each, each]), two)):
         with kept_for_backward(model, counts.append):
-            loss(*mapped(lambda each, n=times: torch.cat([each] * n), two))
-    few, twice = counts
-    return per_example(few, twice, len(first_leaf(two)))
+            loss(*examples)
+    return per_example(counts[0], counts[1], len(first_leaf(two)))
 
 
 def training_flops(loss: Loss, two: Any) -> int:
@@ -211,54 +203,24 @@ def stages_of(model: nn.Module, names: Sequence[str], inputs: Any, *others: Any)
     if not all(map(torch.is_tensor, (inputs, *others))):
         raise ValueError("its inputs, outputs or targets are several, and a stage sends on one")
     parts = parts_of(model, names)
-    owners: dict[nn.Parameter, str] = {}
-    for name, part in parts.items():
-        for parameter in part.parameters():
-            if (other := owners.setdefault(parameter, name)) != name:
-                why = "each of two stages would train a copy of its own"
-                raise ValueError(f"its parts {other} and {name} share a weight: {why}")
+    uses = Counter(parameter for part in parts.values() for parameter in part.parameters())
     for name, parameter in model.named_parameters():
-        if parameter not in owners:
-            cure = "name the module that holds it, or move it into one of them"
-            raise ValueError(f"its parameter {name} is in none of its stages: {cure}")
-
-    calls: list[tuple[nn.Module, Any]] = []  # in the model's own forward pass
-
-    def called(part: nn.Module, given: Any, output: Any) -> None:
-        calls.append((part, output.clone() if torch.is_tensor(output) else output))
-
-    hooks = [part.register_forward_hook(called) for part in dict.fromkeys(parts.values())]
+        if uses[parameter] != 1:
+            text = f"its parameter {name} is in {uses[parameter]} of its stages, and each has to be"
+            raise ValueError(f"{text} in one: name its module in stages, or share no weights")
     with torch.no_grad(), torch.autocast("cpu", enabled=False):  # exactly, whatever the precision
         model.eval()
-        outputs = model(inputs)
-        for hook in hooks:
-            hook.remove()
-        order, left = [part for part, _ in calls], list(parts)
-        if order != list(parts.values()) and Counter(order) == Counter(parts.values()):
-            names = [left.pop([parts[name] for name in left].index(part)) for part in order]
-            raise ValueError(f"its model calls its stages in another order: stages={names}")
-        values, before, weights = inputs, "the data", 0
-        for (name, part), call in itertools.zip_longest(parts.items(), calls[: len(parts)]):
+        outputs, values, before, weights = model(inputs), inputs, "the data", 0
+        for name, part in parts.items():
             if models.trained(part):
                 if weights and not (torch.is_tensor(values) and values.is_floating_point()):
-                    kind = values.dtype if torch.is_tensor(values) else type(values).__name__
                     text = "a stage sends on one tensor of floats, whose gradient comes back"
-                    raise ValueError(f"{before} makes a {kind}: {text}")
+                    raise ValueError(f"{before} makes {kind_of(values)}: {text}")
                 weights += 1
             with trying(f"its stage {name} cannot take what comes from {before}"):
-                values = part(values)
-            if not (call and call[0] is part and same(values, call[1])):
-                cure = "move what its forward does between them into one of the stages"
-                raise ValueError(f"its stage {name} gets not just what comes from {before}: {cure}")
-            before = name
+                values, before = part(values), name
         model.train()
-    if not same(values, outputs):
-        raise ValueError(f"its outputs are not those of {before}, its last stage")
+    if values.shape != outputs.shape or not torch.allclose(values, outputs, 1e-4, 1e-6):
+        cure = "name them in its order, and move what it does between them into one of them"
+        raise ValueError(f"its stages, called one after the other, are not its model: {cure}")
     return weights
-
-
-def same(ours: Any, theirs: Any) -> bool:
-    """Compare two results; if they are no tensors, only their types."""
-    if not (torch.is_tensor(ours) and torch.is_tensor(theirs)):
-        return type(ours) is type(theirs)
-    return ours.shape == theirs.shape and torch.allclose(ours, theirs, rtol=1e-4, atol=1e-6)

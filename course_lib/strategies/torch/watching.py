@@ -30,23 +30,56 @@ On a GPU the program runs ahead of the device. So a phase ends once the device h
 which costs a synchronisation; the exchange of DDP is part of `compute`, and waits for NCCL, which
 only the device does, are not seen. No GPU has been tried. On a CPU watching costs about 0.03 ms a
 step.
+
+Without that line, each call of a collective leaves a beat (`record/beats.py`): which one, its
+number in its group, shape and dtype, file and line. So whoever looks at a run that hangs can say
+which rank is in which call. Before a learner's code is loaded, each function of torch.distributed
+that the ranks of a group call together is wrapped, and so are those that send and receive. They do,
+return and raise what they did before; a call takes some microseconds longer. FSDP and pipelines
+call them too. DDP exchanges in C++: its broadcasts are wrapped as well, and `watch_ddp` says how
+the wait for its all-reduce is seen.
 """
 
-from collections.abc import Mapping, Sequence
+import functools
+import inspect
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable
 from functools import partial
+from pathlib import Path
 from statistics import fmean
+from types import FrameType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
-from torch.nn.parallel import DistributedDataParallel
+from torch.autograd import Variable
+from torch.nn.parallel.distributed import DistributedDataParallel as DDP
+from torch.nn.parallel.distributed import _find_tensors
+from torch.utils._pytree import tree_leaves
 
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
+from course_lib.record.beats import BACKWARD, FSDP, Beat
 from course_lib.record.events import clock
 from course_lib.strategies.torch.models import parameters_of
 from course_lib.strategies.torch.tensors import bytes_of
 from course_lib.strategies.watching import WatchedLoop
+
+# parameters, one of which each wrapped function has beside `group`
+TOGETHER = {"async_op", "src", "dst", "object_list"}
+ENDS = {"src": "from", "dst": "to"}
+TENSORS = ("tensor", "input_tensor", "output")  # what the tensor is called that a call is about
+UNEVEN = ("all_to_all_single", "reduce_scatter")  # ranks may come with different sizes
+# functions of C++ in which DDP waits -> what they are called, and their parameters
+BUILTINS = {
+    "_verify_params_across_processes": ("the check of DDP's parameters", ["group"]),
+    "_broadcast_coalesced": ("DDP's broadcast", ["group", "tensors", "bytes", "group_src", "src"]),
+}
+_FSDP = str(Path(torch.__file__).parent / "distributed" / "fsdp")
+_NO_LEARNER = (str(Path(torch.__file__).parent), __file__)  # where no code of a learner lies
 
 
 class Watching(WatchedLoop):
@@ -58,21 +91,15 @@ class Watching(WatchedLoop):
     def __init__(self, task: Task, pairs: dict[str, tuple[Any, Any]]) -> None:
         self._models = {name: model for name, (model, _) in pairs.items()}
         self._optimizers = {name: each for name, (_, each) in pairs.items() if each is not None}
-        for optimizer in self._optimizers.values() or [None]:
+        for name, optimizer in self._optimizers.items() or [("", None)]:
             if not isinstance(optimizer, torch.optim.Optimizer):
                 raise SpecError("optimizer", optimizer, "the torch.optim.Optimizer of the loop")
-        for name, optimizer in self._optimizers.items():
-            mine = set(self._models[name].parameters())
-            if mine and not mine.intersection(parameters_of(optimizer)):
+            if not set(self._models[name].parameters()).intersection(parameters_of(optimizer)):
                 text = f"that of its model: this one of {name or 'the loop'} has no parameter of it"
                 raise SpecError("optimizer", type(optimizer).__name__, text)
-        model = self._models[next(iter(self._optimizers))]
-        first = next(model.parameters(), None)
-        if first is None:
-            raise SpecError("model", type(model).__name__, "a model with parameters to train")
-        self._home = first.device
+        self._home = parameters_of(next(iter(self._optimizers.values())))[0].device
         super().__init__(task, str(self._home), list(self._optimizers))
-        self._alone, self._last_gradient = len(self.names) == 1, 0.0
+        self._last_gradient = 0.0
         # of the gradients that the next update applies: the losses of their backward passes, of how
         # many replicas they are, what the last pass left; and the loss that the loop says itself
         self._passes: dict[str, list[torch.Tensor]] = {name: [] for name in self.names}
@@ -80,10 +107,9 @@ class Watching(WatchedLoop):
         self._given = dict[str, torch.Tensor]()
         for name, model in self._models.items():
             model.register_forward_pre_hook(partial(self._forward, name), with_kwargs=True)
-            if isinstance(model, DistributedDataParallel) and self._home.type == "cpu":
-                for parameter in model.parameters():
-                    if parameter.requires_grad:
-                        parameter.register_post_accumulate_grad_hook(self._accumulated)
+            if isinstance(model, DDP) and self._home.type == "cpu":
+                for parameter in filter(lambda each: each.requires_grad, model.parameters()):
+                    parameter.register_post_accumulate_grad_hook(self._accumulated)
         for name, optimizer in self._optimizers.items():
             optimizer.register_step_pre_hook(self._applying)
             optimizer.register_step_post_hook(partial(self._stepped, name))
@@ -99,11 +125,10 @@ class Watching(WatchedLoop):
     def held(self) -> dict[str, int]:
         models, optimizers = self._models.values(), self._optimizers.values()
         weights = [weight for model in models for weight in model.parameters()]
-        gradients = [weight.grad for weight in weights if weight.grad is not None]
         state = [each for o in optimizers for kept in o.state.values() for each in kept.values()]
         return {
             "parameters": bytes_of(weights),
-            "gradients": bytes_of(gradients),
+            "gradients": bytes_of(weight.grad for weight in weights),
             "optimizer_state": bytes_of(filter(torch.is_tensor, state)),
             "buffers": bytes_of(buffer for model in models for buffer in model.buffers()),
         }
@@ -117,8 +142,7 @@ class Watching(WatchedLoop):
         if name not in self.names:
             raise SpecError.unknown("name", name, self.names)
         if not self.begun:
-            where = "to be told between the forward pass and optimizer.step()"
-            raise SpecError("loss", value, where)
+            raise SpecError("loss", value, "given between the forward pass and optimizer.step()")
         self._given[name] = torch.as_tensor(value).detach()
 
     def _forward(self, name: str, model: Any, args: Any, kwargs: Any) -> None:
@@ -143,19 +167,19 @@ class Watching(WatchedLoop):
         def watched(tensors: Any, *args: Any, **kwargs: Any) -> None:
             before, synced = self._versions(), False
             for name in self.names:
-                if not self._alone and before[name] != self._left[name]:
+                if before[name] != self._left[name]:
                     self._forget(name)  # its gradients were set to zero
             backward(tensors, *args, **kwargs)
             self._left = self._versions()
             if not self.begun:  # of something else than a step
                 return
             for name in self.names:
-                if not self._alone and before[name] == self._left[name]:
+                if before[name] == self._left[name]:
                     continue  # this pass has not reached its parameters
                 if isinstance(tensors, torch.Tensor) and tensors.numel() == 1:
                     self._passes[name].append(tensors.detach())
                 model = self._models[name]  # if DDP, not within `no_sync()`
-                if isinstance(model, DistributedDataParallel) and model.require_backward_grad_sync:
+                if isinstance(model, DDP) and model.require_backward_grad_sync:
                     self._gradients[name], synced = dist.get_world_size(), True
             if synced and self._last_gradient:
                 self.go_on("reduce", self._last_gradient)
@@ -165,15 +189,10 @@ class Watching(WatchedLoop):
         torch.autograd.backward = watched
 
     def _versions(self) -> dict[str, list[Any]]:
-        """Of each optimizer's gradients what differs once they have changed; of several only, as
-        it takes about 0.3 us a tensor.
-        """
+        """Of each optimizer's gradients what differs once they have changed."""
         return {
-            name: [
-                p.grad is not None and (id(p.grad), p.grad._version) for p in parameters_of(each)
-            ]
+            name: [(id(p.grad), getattr(p.grad, "_version", 0)) for p in parameters_of(each)]
             for name, each in self._optimizers.items()
-            if not self._alone
         }
 
     def _wrap_wait(self) -> None:
@@ -201,17 +220,168 @@ class Watching(WatchedLoop):
         self._passes[name], self._gradients[name] = [], 1
 
 
-def gradients_of(optimizer: Any) -> list[Any]:
-    """Those of the parameters that an optimizer updates; None for one that has none."""
-    return [parameter.grad for parameter in parameters_of(optimizer)]
-
-
 def examples_in(inputs: Any) -> int:
     """The first dimension of the first tensor among nested inputs; 0 if there is none."""
-    if isinstance(inputs, torch.Tensor):
-        return len(inputs) if inputs.ndim else 0
-    if isinstance(inputs, Mapping):
-        inputs = list(inputs.values())
-    if isinstance(inputs, Sequence) and not isinstance(inputs, str):
-        return next(filter(None, map(examples_in, inputs)), 0)
-    return 0
+    tensors = (each for each in tree_leaves(inputs) if isinstance(each, torch.Tensor) and each.ndim)
+    return next(map(len, tensors), 0)
+
+
+# --- calls of collectives ---
+
+
+def watch(task: Task) -> None:
+    """Let the calls that this task makes from now on leave beats."""
+    calls, module = Calls(task), dist.distributed_c10d
+    for name, function in [*vars(dist).items()]:
+        if type(function) is FunctionType:
+            parameters = list(inspect.signature(function).parameters)
+            if "group" in parameters and TOGETHER & {*parameters}:
+                watched = calls.watched(function, function.__name__, parameters)
+                setattr(dist, name, watched)
+                setattr(module, name, watched)
+    for name, called in BUILTINS.items():
+        setattr(dist, name, calls.watched(getattr(dist, name), *called))
+    calls.watch_waits(module.Work)
+    calls.watch_ddp()
+
+
+class Inside(threading.local):
+    """Marks a thread that is in a watched function, as some of them call others."""
+
+    call = False
+
+
+class Calls:
+    """The calls of a task, numbered within each group."""
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self._numbers = Counter[str]()
+        self._begun = WeakKeyDictionary[Any, Beat]()
+        self._inside = Inside()
+
+    def watched(self, function: Callable[..., Any], name: str, parameters: list[str]) -> Any:
+        """The function, said to be called `name`; what it is called with leaves a beat."""
+        end = next((end for end in ENDS if end in parameters), "")
+        tensor = next((name for name in TENSORS if name in parameters), "")
+        beat_of = partial(self._beat, name, end, tensor)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            given = dict(zip(parameters, args, strict=False), **kwargs)
+            group = given.get("group") or dist.GroupMember.WORLD
+            if self._inside.call or not isinstance(group, dist.ProcessGroup):
+                return function(*args, **kwargs)
+            beat = beat_of(given, group)
+            self.task.beat(*beat)
+            self._inside.call = True
+            try:
+                result = function(*args, **kwargs)
+            finally:
+                self._inside.call = False
+            if isinstance(result, dist.Work):
+                self._begun[result] = Beat(*beat)
+            self.task.enter(self.task.doing)  # but after an error the beat says what it was in
+            return result
+
+        return call
+
+    def watch_waits(self, work: Any) -> None:
+        """Count a wait for a call that was begun with `async_op=True` as the call itself."""
+        wait = work.wait
+
+        def watched(begun: Any, *args: Any, **kwargs: Any) -> Any:
+            # a call that is not asynchronous waits inside
+            beat = None if self._inside.call else self._begun.get(begun)
+            if beat is None:
+                return wait(begun, *args, **kwargs)
+            self.task.beat(*beat._replace(since=clock()))
+            result = wait(begun, *args, **kwargs)
+            self.task.enter(self.task.doing)
+            return result
+
+        work.wait = watched
+
+    def watch_ddp(self) -> None:
+        """Once a backward pass through a DDP model has computed all, the task is in its all-reduce,
+        until the pass is over. Autograd calls what is queued in a pass at its end, in order:
+        `ends`, queued when the pass comes to an output of the model; the wait of DDP, queued at its
+        last gradient; what `ends` has queued. A rank that waits for others in `join()` takes part
+        in their all-reduces.
+
+        The group of a model is kept. Where the model goes after `destroy_process_group()`, and the
+        group with it, its end waits for a thread that may wait for Python's lock, for ever.
+        """
+        forward, shadow = DDP.forward, DDP._match_all_reduce_for_bwd_pass
+        queue, groups = Variable._execution_engine.queue_callback, set[Any]()
+
+        def watched(model: Any, *args: Any, **kwargs: Any) -> Any:
+            groups.add(model.process_group)
+            outputs = forward(model, *args, **kwargs)
+
+            def ends() -> None:
+                self.task.beat(*self._beat(BACKWARD, "", "", {}, model.process_group))
+                queue(lambda: self.task.enter(self.task.doing))
+
+            if torch.is_grad_enabled() and model.require_backward_grad_sync:
+                begins = functools.cache(lambda: queue(ends))  # once, however many outputs
+                for tensor in (t for t in _find_tensors(outputs) if t.grad_fn):
+                    tensor.register_hook(lambda _: begins())
+            return outputs
+
+        shadows = self.watched(lambda group, model: shadow(model), BACKWARD, ["group"])
+        DDP.forward = watched
+        DDP._match_all_reduce_for_bwd_pass = lambda model: shadows(model.process_group, model)
+
+    def _beat(self, name: str, end: str, of: str, given: Any, group: Any) -> tuple[Any, ...]:
+        """The `Beat` of a call, as a plain tuple. `end`: the parameter that names another rank;
+        `of`: the tensor.
+        """
+        # `members`: whom the call surely waits for
+        ranks, mine, what = dist.get_process_group_ranks(group), dist.get_rank(), name
+        members, key = _bits(ranks), group.group_name
+        if name == BACKWARD:  # counted by itself: in some passes nothing is exchanged
+            key = f"backward:{key}"
+        if end:
+            message, root = "send" in name or "recv" in name, given.get(end)
+            within = given.get(f"group_{end}")
+            if root is None and (within is not None or not message):
+                root = ranks[within or 0]
+            what = f"{name} {ENDS[end]} {'any rank' if root is None else f'rank {root}'}"
+            if message:
+                way = f"{root}>{mine}" if end == "src" else f"{mine}>{root}"
+                key = f"{key}:{way}:{given.get('tag') or ''}"
+            if message or end == "src":
+                members = _bits([] if root is None else [root])
+            elif root != mine:
+                members = 0
+        self._numbers[key] += 1
+        size, about, tensor = 0, "", given.get(of)
+        if isinstance(tensor, torch.Tensor):
+            size, about = _about(tensor.shape, tensor.dtype)
+            size = 0 if name in UNEVEN else size
+        step = -1 if self.task.step is None else self.task.step
+        number, where = self._numbers[key], "" if name == BACKWARD else _where()
+        what = FSDP * sys._getframe(2).f_code.co_filename.startswith(_FSDP) + what
+        return step, what, clock(), number, mine, members, size, key, about, where
+
+
+def _bits(ranks: Iterable[int]) -> int:
+    return sum(1 << rank for rank in ranks if rank < 64)
+
+
+@functools.lru_cache
+def _about(shape: torch.Size, dtype: torch.dtype) -> tuple[int, str]:
+    """The bytes of a tensor, and "(10, 4) float32"."""
+    return shape.numel() * dtype.itemsize, f"{tuple(shape)} {str(dtype).removeprefix('torch.')}"
+
+
+def _where() -> str:
+    """The line of the learner's code that makes a call; "" if there is none."""
+    frame: FrameType | None = sys._getframe(3)
+    while frame and frame.f_code.co_filename.startswith(_NO_LEARNER):
+        frame = frame.f_back
+    if not frame:
+        return ""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return f"line {line} of a cell" if "ipykernel_" in file else f"{Path(file).name}:{line}"
