@@ -25,9 +25,9 @@ the update together: one infinite gradient makes the mean infinite for all. Afte
 an overflow the scale is doubled, so that a run of 200 steps shows it; PyTorch and Keras wait for
 2,000. bfloat16 needs no scale.
 
-With parameter servers a worker looks at its own gradient before it pushes it, as asynchronous
-workers have no common mean to skip. A gradient that overflows is dropped, and computed again with
-half the scale.
+With parameter servers, in PyTorch, a worker looks at its own gradient before it pushes it, as
+asynchronous workers have no common mean to skip. A gradient that overflows is dropped, and computed
+again with half the scale.
 
 In float16 a run records these metrics of each gradient: `loss_scale`; `overflow`, 1 if the gradient
 was not used; else `zeros`, the share of its entries that are exactly zero. Some are zero in any
@@ -69,19 +69,18 @@ class LossScale:
         if self.dynamic and "good" in kept:
             self.value, self._good = kept["loss_scale"], int(kept["good"])
 
-    def seen(self, norm: float, zeros: float, at: float | None = None) -> dict[str, float]:
+    def seen(self, norm: float, zeros: float) -> dict[str, float]:
         """Adjust the scale to a gradient with this norm, which is infinite or NaN if any entry is,
-        and return the metrics to record of it. `zeros`: its share of zeros; `at`: the scale that it
-        was computed with, if not the present one.
+        and return the metrics to record of it. `zeros`: its share of zeros.
         """
-        at, overflow = at or self.value, not math.isfinite(norm)
+        scale, overflow = self.value, not math.isfinite(norm)
         if self.dynamic and overflow:
-            self.value, self._good = min(self.value, at / 2), 0
-        elif self.dynamic and at == self.value:  # another scale's gradient says nothing of this
+            self.value, self._good = scale / 2, 0
+        elif self.dynamic:
             self._good += 1
             if self._good == GROWS_AFTER:
-                self.value, self._good = 2 * self.value, 0
-        return {"loss_scale": at, "overflow": overflow} | ({} if overflow else {"zeros": zeros})
+                self.value, self._good = 2 * scale, 0
+        return {"loss_scale": scale, "overflow": overflow} | ({} if overflow else {"zeros": zeros})
 
     def check(self, step: int) -> None:
         """Raise `LockstepError` if gradients that overflowed in a step would do so again: the scale

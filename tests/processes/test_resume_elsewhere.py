@@ -172,7 +172,7 @@ def test_the_loss_scale_goes_on(framework: str) -> None:
         undisturbed.wait(100)
     with begin(framework, FOUR, "momentum", precision="float16", **SHORT) as earlier:
         earlier.wait(100)
-    for place in (ONE, ("sync_parameter_server", 2)):
+    for place in (ONE, ("sync_parameter_server", 2))[: 2 if framework == "torch" else 1]:
         with begin(framework, place, precision="float16", resume=earlier.run_dir) as run:
             run.wait(100)
         scales = [

@@ -40,16 +40,6 @@ def test_what_is_recorded_is_the_scale_that_was_used_and_zeros_only_of_what_is_u
     assert scale.seen(FINE, 0.3) == {"loss_scale": 2**15, "overflow": False, "zeros": 0.3}
 
 
-def test_a_late_answer_of_another_scale_neither_raises_nor_lowers_it_twice() -> None:
-    scale = scale_of()
-    for _ in range(3):  # three workers were given the first scale
-        scale.seen(LOST, 0.0, at=2**16)
-    assert scale.value == 2**15
-    for _ in range(GROWS_AFTER):
-        scale.seen(FINE, 0.0, at=2**14)
-    assert scale.value == 2**15
-
-
 @pytest.mark.parametrize("precision", ["float32", "bfloat16", "float16"])
 def test_a_fixed_scale_stays_and_only_float16_has_one(precision: Any) -> None:
     scale = LossScale(RunSpec(precision=precision, loss_scale=256))

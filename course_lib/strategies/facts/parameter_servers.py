@@ -29,6 +29,12 @@ def _memory(
     return on_workers(spec, worker) | {f"ps:{k}": dict(ps) for k in range(spec.ps)}
 
 
+def _check_half(spec: RunSpec, machine: Machine) -> Refusals:
+    """Refuse float16 where a worker cannot look at its gradient before it pushes it."""
+    if spec.framework == "tensorflow" and spec.precision == "float16":
+        yield "precision", "TensorFlow's workers push what overflows: take bfloat16, or torch"
+
+
 _STRATEGY = partial(
     Strategy,
     variables="on the parameter servers, cut into equal parts; workers pull copies",
@@ -42,6 +48,7 @@ _STRATEGY = partial(
         "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
     ),
     memory=partial(_memory, lambda spec: 1),
+    check=_check_half,
 )
 _BOTH = {"tensorflow": ("chief", "worker", "ps"), "torch": ("worker", "ps")}
 _REVISITED = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1604.00981)"
@@ -52,6 +59,7 @@ def _check_parts(spec: RunSpec, machine: Machine) -> Refusals:
     if spec.sampler == "per_worker":
         why = "whoever is free takes the next share, so no worker has a part of its own"
         yield "sampler", f"{why}; sync_parameter_server has"
+    yield from _check_half(spec, machine)
 
 
 PARAMETER_SERVER = _STRATEGY(

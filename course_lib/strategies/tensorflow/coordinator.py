@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from course_lib.record.events import Dropped, Metric, Phase, Read, Update, clock
+from course_lib.record.events import Phase, Read, Update, clock
 from course_lib.strategies import saving
 from course_lib.strategies.tensorflow.server import PATIENCE, POLL, ServersStep, over
 from course_lib.strategies.tensorflow.steps import WallClock
@@ -131,8 +131,7 @@ def _finished(chief: ServersStep, pending: dict[Future[Any], tuple[int, int]]) -
 class ShareDone:
     """What came of a `share` of a step: who computed it, its loss as a sum and what that is to be
     divided by, its times, the version `read` of each shard, and the updates `applied`: a row
-    [version written, gradients, begun, ended] for each shard. In float16, `scaled` is [loss scale
-    asked for, scale used, norm, share of zeros].
+    [version written, gradients, begun, ended] for each shard.
 
     It is taken from a `report`; `offset` leads from its wall-clock times to the trace's clock.
     """
@@ -140,10 +139,10 @@ class ShareDone:
     def __init__(self, report: np.ndarray, shards: int, offset: float) -> None:
         self.step, self.share, worker = map(int, report[:3])
         self.worker, (self.loss, self.divisor) = f"worker:{worker}", report[3:5].tolist()
-        times, read, applied, scaled = np.split(report[5:], np.cumsum([4, shards, 4 * shards]))
+        times, read, applied = np.split(report[5:], np.cumsum([4, shards]))
         applied = applied.reshape(shards, 4) + np.array([0, 0, offset, offset])
         self.times, self.read = (times + offset).tolist(), read.tolist()
-        self.applied, self.scaled = applied.tolist(), scaled.tolist()
+        self.applied = applied.tolist()
 
 
 def report(scalars: Sequence[Any], updates: Sequence[Any]) -> Any:
@@ -151,15 +150,14 @@ def report(scalars: Sequence[Any], updates: Sequence[Any]) -> Any:
 
     `scalars`: step, share and worker; the sum and the count whose quotient is the mean loss; when
     the step began, had pulled, had computed and had pushed; and the version read of each shard.
-    `updates`: of each shard [version written, gradients, begun, ended]; and, in float16, what
-    became of the loss scale.
+    `updates`: of each shard [version written, gradients, begun, ended].
     """
     return tf.concat([tf.stack([tf.cast(each, tf.float64) for each in scalars]), *updates], 0)
 
 
 def _record_share(chief: ServersStep, share: ShareDone) -> None:
     """Record what a worker did: it pulled, computed, and pushed until its gradients were applied;
-    which examples it read, if the run asks for it; and, in float16, what it saw of its gradients.
+    and which examples it read, if the run asks for it.
     """
     spec, add, who, step = chief.spec, chief.task.recorder.add, share.worker, share.step
     spans = itertools.pairwise(share.times)
@@ -169,20 +167,6 @@ def _record_share(chief: ServersStep, share: ShareDone) -> None:
         train, ahead = chief.workload.train, chief.ahead
         for epoch, of in order.pieces(spec, train, step, share.share, spec.workers, ahead=ahead):
             add(Read(who, step, epoch, of.tolist(), share.times[1]))
-    if not chief.scale.on:
-        return
-    when, samples = share.times[2], (step + 1) * spec.batch + chief.ahead
-    at, used, norm, zeros = share.scaled
-    while at >= used:
-        metrics = chief.scale.seen(norm if at == used else math.inf, zeros, at)
-        if metrics["overflow"]:
-            add(Dropped(who, step, "overflow", when))
-        for name, value in metrics.items():
-            add(Metric(who, name, float(value), step, samples, when))
-        at /= 2
-    if not math.isfinite(norm):
-        chief.scale.check(step)
-    chief.scaling.assign(chief.scale.value)
 
 
 def _record_update(chief: ServersStep, shares: Sequence[ShareDone]) -> None:

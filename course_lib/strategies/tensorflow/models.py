@@ -13,9 +13,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import optimizers
-from course_lib.strategies.precision import LossScale
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
 from course_lib.workloads.losses import IGNORED, in_order
 from course_lib.workloads.trees import Tree, cut, first_leaf, mapped
@@ -290,21 +288,3 @@ def seen(gradients: Sequence[Any]) -> Any:
     zeros = sum(tf.reduce_sum(tf.cast(tf.equal(each, 0), tf.float64)) for each in gradients)
     entries = sum(each.shape.num_elements() for each in gradients)
     return tf.stack([tf.cast(norm(gradients), tf.float64), zeros / entries])
-
-
-def until_finite(compute: Callable[..., Any], scale: Any, many: int, spec: RunSpec) -> list[Any]:
-    """The loss scale that was used, and what `compute` returns for it: a loss, gradients, as `many`
-    as there are, and more. Unless the scale is fixed, gradients that overflow are computed again
-    with half of it, down to 1/2.
-    """
-
-    def overflow(scale: Any, loss: Any, *others: Any) -> Any:
-        return (scale >= 1) & ~tf.math.is_finite(norm(others[:many]))
-
-    def halved(scale: Any, *last: Any) -> list[Any]:
-        return [scale / 2, *compute(scale / 2)]
-
-    first = [scale, *compute(scale)]
-    if not LossScale(spec).dynamic:
-        return first
-    return list(tf.while_loop(overflow, halved, first, parallel_iterations=1))

@@ -28,7 +28,6 @@ al., "Large Scale Distributed Deep Networks", NIPS 2012.
 """
 
 from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -38,7 +37,7 @@ from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.tensorflow import models, server
 from course_lib.strategies.tensorflow.coordinator import report, train
 from course_lib.strategies.tensorflow.graphs import gradient
-from course_lib.strategies.tensorflow.models import Optimizer, seen, until_finite
+from course_lib.strategies.tensorflow.models import Optimizer
 from course_lib.strategies.tensorflow.server import ServersStep, Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after, hold
 from course_lib.workloads.trees import cut
@@ -95,10 +94,9 @@ def make_step(step: ServersStep, push: Push) -> Any:
         batch = server.examples(step.spec, tf.stack([number, share, ahead]))  # (examples, ...) each
         versions, values = pull(step)
         others = pull_others(step, number, share)
-        scale = [] if step.scaling is None else [step.scaling.read_value()]
         pulled = after([begun, batch, *values, *others])
 
-        loss, gradients, changed, scaled = compute(step, hold(values, pulled), others, batch, scale)
+        loss, gradients, changed = compute(step, hold(values, pulled), others, batch)
         computed = server.device_time(number, pulled, after([loss, *gradients]))
 
         with tf.control_dependencies(push_others(step, share, others, changed)):
@@ -109,7 +107,7 @@ def make_step(step: ServersStep, push: Push) -> Any:
         updates = [push(shard, number, share, piece, count) for shard, piece in pushes]
 
         times = [begun, pulled, computed, after(updates)]
-        return report([number, share, worker, total, count, *times, *versions], updates + scaled)
+        return report([number, share, worker, total, count, *times, *versions], updates)
 
     return program.get_concrete_function(tf.TensorSpec([3], tf.int64))
 
@@ -128,36 +126,10 @@ def pull(step: ServersStep) -> tuple[list[Any], list[Any]]:
     return versions, step.together(pieces)
 
 
-def compute(
-    step: ServersStep, values: list[Any], others: list[Any], batch: Any, scale: list[Any]
-) -> tuple[Any, list[Any], list[Any], list[Any]]:
-    """The loss as a sum and a count, the gradients of its mean, and the new `others`.
-
-    In float16 there is a loss `scale`. The gradients are computed with it, again with a smaller one
-    if they overflow, and divided by it. The last list then has a row to report: [scale asked for,
-    scale used, norm, share of zeros].
-    """
-    share = partial(gradients_of_share, step, values, others, batch)
-    many, scaled, divisors = len(values), [], []
-    if scale:
-        (asked,) = scale
-        used, loss, *made = until_finite(share, asked, many, step.spec)
-        scaled = [tf.concat([tf.cast([asked, used], tf.float64), seen(made[:many])], 0)]
-        divisors = [used]
-    else:
-        loss, *made = share()
-    count = models.count_of(loss)
-    gradients, changed = made[:many], made[many:]
-    for divisor in divisors if count is None else [*divisors, count]:
-        gradients = [each / divisor for each in gradients]
-    return models.pair(loss), gradients, changed, scaled
-
-
-def gradients_of_share(
-    step: ServersStep, values: list[Any], others: list[Any], batch: Any, scale: Any = None
-) -> list[Any]:
-    """The loss, the gradients and the new `others` of the model, computed with these `values` in
-    place of its variables, and these others in place of those that are not trained.
+def compute(step: ServersStep, values: list[Any], others: list[Any], batch: Any) -> Any:
+    """The loss of a batch as a sum and a count, the gradients of its mean, and the new `others`:
+    computed with these `values` in place of the model's variables, and these others in place of
+    those that are not trained.
 
     With `accumulate`, one part of the batch after the other: the mean of all parts.
     """
@@ -165,13 +137,16 @@ def gradients_of_share(
     for inputs, targets in cut(tf.split, batch, parts):  # (examples / parts, ...) each
         with tf.control_dependencies(sums), tf.GradientTape() as tape:
             tape.watch(values)
+            how = models.mode(step.model, training=True)
             outputs, others, own_losses = step.model.stateless_call(
-                values, others, inputs, return_losses=True, **models.mode(step.model, training=True)
+                values, others, inputs, return_losses=True, **how
             )
             loss = models.total(step.loss_of, outputs, targets, own_losses)
-        made = [loss, *gradient(tape, loss, values, step.of_worker.update, scale)]
+        made = [loss, *gradient(tape, loss, values, step.of_worker.update)]
         sums = [a + b for a, b in zip(sums, made, strict=True)] if sums else made
-    return [*(each / parts for each in sums), *others]
+    loss, *gradients = (each / parts for each in sums)
+    count = models.count_of(loss)
+    return models.pair(loss), gradients if count is None else [g / count for g in gradients], others
 
 
 def pull_others(step: ServersStep, number: Any, share: Any) -> list[Any]:

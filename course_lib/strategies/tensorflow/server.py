@@ -170,7 +170,7 @@ class ServersStep(KerasStep):
     unequal the layers are. (In the strategy's scope TensorFlow would put whole variables, or rows
     of them, on the ps in turn.) What is not trained, such as the moving means of batch
     normalisation and frozen weights, lies whole on the first ps: the `others`, in the order of
-    `kept`. So does `scaling`, the value of the loss `scale`, in float16.
+    `kept`.
 
     `coordinator` hands out steps; `loops` is what the ps do beside them. `of_worker` are the bytes
     that a worker needs in a step, by kind. The model itself is the chief's, which measures with it.
@@ -192,7 +192,6 @@ class ServersStep(KerasStep):
         self.kept = [each for each in every if not models.is_seed(each)]
         with tf.device(self.shards[0].values.device):
             self.others = [tf.Variable(each.numpy()) for each in self.kept]
-            self.scaling: Any = tf.Variable(self.scale.value) if self.scale.on else None
         saving.restore(self)
 
     def cut(self, tensors: Sequence[Any]) -> Any:
@@ -276,8 +275,6 @@ class ServersStep(KerasStep):
             variable.assign(kept[name])
         for shard in self.shards:
             shard.version.assign(self.updates)
-        if self.scaling is not None:
-            self.scaling.assign(self.scale.value)
 
 
 def connect(task: Task) -> ServersStep:
