@@ -14,6 +14,11 @@ from course_lib.collectives.schedule import CollectiveKind, Round, Schedule
 from course_lib.errors import SpecError
 
 
+def _check_seconds(name: str, value: float) -> None:
+    if not 0 <= value < float("inf"):
+        raise SpecError(name, value, "seconds, 0 or more")
+
+
 @dataclass(frozen=True)
 class AlphaBeta:
     """The cost of a path between two ranks: n bytes keep both ends busy for alpha + n beta seconds.
@@ -29,9 +34,8 @@ class AlphaBeta:
     delay: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("alpha", "beta", "delay"):
-            if not 0 <= getattr(self, name) < float("inf"):
-                raise SpecError(name, getattr(self, name), "seconds, 0 or more")
+        for name, value in vars(self).items():
+            _check_seconds(name, value)
 
 
 @dataclass(frozen=True)
@@ -53,8 +57,7 @@ class Topology:
     gamma: float = 1 / 8e9
 
     def __post_init__(self) -> None:
-        if not 0 <= self.gamma < float("inf"):
-            raise SpecError("gamma", self.gamma, "seconds for a byte, 0 or more")
+        _check_seconds("gamma", self.gamma)
 
     @property
     def parameters(self) -> np.ndarray:

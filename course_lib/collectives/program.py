@@ -14,7 +14,6 @@ still under way.
 import math
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from course_lib.collectives.schedule import Schedule, Transfer
@@ -164,28 +163,22 @@ class _Places:
     def _round(self, number: int, transfers: list[Transfer]) -> tuple[_Sends, _Receives]:
         out, into = defaultdict(list), defaultdict(list)
         for t in transfers:
-            if t.src == self.rank:
-                out[t.dst].append(t)
-            else:
-                into[t.src].append(t)
+            (out[t.dst] if t.src == self.rank else into[t.src]).append(t)
+        # peer by peer, as a chunk enters the shared buffer before the first peer reads it
         sends = {peer: [self._sent(t) for t in listed] for peer, listed in out.items()}
-        leaving: dict[int, set[int]] = defaultdict(set)  # chunk -> places from which it is sent
-        for part in chain.from_iterable(sends.values()):
-            leaving[part.chunk].add(part.place)
-        receives = {
-            peer: [self._received(t, number, leaving[t.chunk]) for t in listed]
-            for peer, listed in into.items()
-        }
+        leaving = {(part.chunk, part.place) for parts in sends.values() for part in parts}
+        receives = {}
+        for peer, listed in into.items():
+            receives[peer] = [self._received(t, number, leaving) for t in listed]
         return sends, receives
 
     def _sent(self, t: Transfer) -> _Sent:
         here, near = self.lies[t.chunk], self.near[t.dst]
         enters = near and here == MINE and t.chunk not in self.entered
-        if enters:
-            self.entered.add(t.chunk)
+        self.entered |= {t.chunk} if enters else set()
         return _Sent(t.chunk, SHARED if near else here, enters)
 
-    def _received(self, t: Transfer, number: int, leaving: set[int]) -> _Received:
+    def _received(self, t: Transfer, number: int, leaving: set[tuple[int, int]]) -> _Received:
         """The result goes to the shared buffer if ranks of this host read it before it is written
         again, else to the own array.
         """
@@ -196,7 +189,8 @@ class _Places:
         source, target = self.lies[t.chunk], SHARED if is_read or not self.private else MINE
         self.lies[t.chunk] = target
         leaves = self.private and target == SHARED and not writes
-        staged = target in leaving or (leaves and MINE in leaving)
+        places = {target, MINE} if leaves else {target}
+        staged = any((t.chunk, place) in leaving for place in places)
         return _Received(t.chunk, source if t.op == "reduce" else None, target, leaves, staged)
 
 
@@ -226,11 +220,11 @@ class _Pieces:
             if k >= self._count(parts):
                 continue
             self.offered[peer] += 1
-            spans = [(part, self._span(part.chunk, k)) for part in parts]
-            enters = _joined([(span,) for part, span in spans if part.enters])
-            places = _joined([(part.place, span) for part, span in spans])
-            copied = tuple(span for (span,) in enters)
-            self.operations.append(Offer(number, peer, copied, tuple(places)))
+            spans = [self._span(part.chunk, k) for part in parts]
+            entering = [(span,) for part, span in zip(parts, spans, strict=True) if part.enters]
+            places = _joined([(part.place, span) for part, span in zip(parts, spans, strict=True)])
+            enters = tuple(span for (span,) in _joined(entering))
+            self.operations.append(Offer(number, peer, enters, tuple(places)))
             for part in parts:
                 self.unread[part.place, part.chunk, k].append((peer, self.offered[peer]))
 
