@@ -8,8 +8,7 @@ from typing import Any
 
 from course_lib import engines, hardware, workloads
 from course_lib.cluster import nursery
-from course_lib.cluster.prepared import Prepared
-from course_lib.cluster.run import Run
+from course_lib.cluster.run import Prepared, Run
 from course_lib.collectives import ALGORITHMS
 from course_lib.hardware import Machine, Plan, Reason
 from course_lib.notebook import shell

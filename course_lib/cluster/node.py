@@ -1,5 +1,5 @@
-"""A node: the processes of a run on one machine. This is the seam between the supervisor, which
-decides, and what carries its decisions out: `Here` on this machine, `Away` on another.
+"""A node: the processes of a run on one machine, and their network. A supervisor decides, its nodes
+carry that out: a `Node` on this machine, or one that stands for another (`engines/ray/remote.py`).
 """
 
 import contextlib
@@ -7,102 +7,56 @@ import math
 import os
 import selectors
 import signal
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 from course_lib.cluster import keeper, pipes
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.process import StartTask
 from course_lib.cluster.roster import Attempt
 from course_lib.network.hosts import build
-from course_lib.network.layout import LOOPBACK, OPEN, PORT, host_name, reserve_ports, shut_out
+from course_lib.network.layout import (
+    LOOPBACK,
+    OPEN,
+    PORT,
+    Wires,
+    host_name,
+    lay,
+    reserve_ports,
+    shut_out,
+)
 from course_lib.network.sockets import Sockets
-from course_lib.network.wires import Wires, lay
-from course_lib.record.events import Traffic, clock
+from course_lib.record.events import clock
 from course_lib.record.files import Logs
 from course_lib.record.rundir import RunDir
 from course_lib.spec.fields import Link
 
 PERIOD = 0.1  # seconds between two readings of the kernel's counters
 
+Report = Callable[..., None]
+"""Takes what happens on a node: the name of an event, and what it is about.
 
-class Listener(Protocol):
-    """Hears what happens on a node."""
-
-    def began(self, task: str, pid: int) -> None:
-        """The process of a task has been started."""
-
-    def heard(self, task: str, message: dict[str, Any]) -> None:
-        """A task says something; its code may say anything."""
-
-    def halted(self, task: str, halted: bool) -> None:
-        """A signal from outside has stopped a task, or let it go on."""
-
-    def ended(self, task: str, status: int, why: str = "") -> None:
-        """The process of a task has ended: its exit code, or the negative of the signal that killed
-        it. `why`: in words, if it is known.
-        """
-
-    def counted(self, traffic: list[Traffic]) -> None:
-        """The kernel has counted what tasks or hosts have sent and received."""
-
-    def note(self, who: str, state: str, why: str = "", **facts: Any) -> None:
-        """Something was done to a task or host, for the record."""
+began       task, pid: its process has been started
+heard       task, message: a task has sent it; its code may send anything
+halted      task, halted: a signal from outside has stopped it, or let it go on
+ended       task, status, why: the exit code of its process, or the negative of the signal that
+            killed it; in words, if it is known
+counted     traffic: what the kernel has counted for tasks or hosts
+note        who, state, why, facts: something was done to a task or host, for the record
+"""
 
 
-class Node(Protocol):
-    """Carries out what a supervisor asks. No method waits; the listener hears what comes of it.
+class Node:
+    """The node of this machine, whose tasks are children of this process. No method waits.
 
-    `addresses`: `host:port` of each of its tasks; `due`: when to `look` again without being woken;
-    `lost`: it is gone, and so are its tasks.
-    """
-
-    @property
-    def lost(self) -> bool: ...
-
-    @property
-    def addresses(self) -> Mapping[str, str]: ...
-
-    @property
-    def due(self) -> float: ...
-
-    def meet(self, addresses: dict[str, list[str]]) -> None:
-        """Before a start: the addresses of all tasks, by job."""
-
-    def start(self, task: str, attempt: Attempt) -> None:
-        """Start the process of a task, for the first time or again."""
-
-    def tell(self, task: str, **state: Any) -> None:
-        """Tell a task how something is now, see `Channel.tell`."""
-
-    def signal(self, task: str, number: int) -> None: ...
-
-    def link(self, host: int, link: Link, **cause: str) -> None:
-        """Give a host another link. `cause`: why, for the record."""
-
-    def join(self, host: int, joined: bool, **cause: str) -> None:
-        """Join a host to the others again, or cut it off from them."""
-
-    def look(self, last: bool = False) -> None:
-        """Do what is due; `last`: what is sent from here on only ends the run."""
-
-    def clean(self) -> None:
-        """End whatever the last attempt has left here, as all tasks are started again."""
-
-    def close(self) -> None:
-        """End all processes."""
-
-
-class Here:
-    """The node of this machine, whose tasks are children of this process.
-
+    `addresses`: `host:port` of each of these tasks; `lost`: it is gone, and so are its tasks.
     `outer`: the channel of this process, which no task may keep. Descriptors wake the `selector`,
-    each registered with what to call when it can be read.
+    each registered with what to call when it can be read. Raises `Unavailable` where the network
+    that was planned for the run cannot be had.
     """
 
-    lost = False  # all of us would be
+    lost = False
 
     def __init__(
         self,
@@ -110,11 +64,11 @@ class Here:
         tasks: Iterable[str],
         start_task: StartTask,
         selector: selectors.BaseSelector,
-        listener: Listener,
+        report: Report,
         outer: Channel,
     ) -> None:
         self.files, self.start_task, self.outer = files, start_task, outer
-        self.selector, self.listener = selector, listener
+        self.selector, self.report = selector, report
         self.pids: dict[str, int] = {}
         self.channels: dict[str, Channel] = {}
         woken, waker = os.pipe()
@@ -123,30 +77,56 @@ class Here:
         signal.set_wakeup_fd(waker)
         selector.register(woken, selectors.EVENT_READ, lambda: os.read(woken, 4096))
         self._holder, self._lifeline = os.pipe()
-        self.wiring = Wiring(files, tasks, listener)
-        self.addresses = self.wiring.addresses
         self.logs = Logs([path for task in files.spec.tasks for path in files.logs(task)])
+        spec, self.facts = files.spec, files.facts
+        self.hosts = build(spec, self.facts)
+        self.addresses: Mapping[str, str] = self._addresses(tasks)
+        if "exchange" in (self.facts.rate, self.facts.delay):
+            files.wires.parent.mkdir(mode=0o700)
+            lay(files.wires, {host: self._imposed(spec.link_of(host)) for host in spec.all_hosts})
+        meter = self.hosts or (Sockets(self.pids) if self.facts.network == "nodes" else None)
+        self._meter = meter if spec.trace else None
+        self._counted: dict[str, tuple[float, ...]] = {}  # task or host -> its last counts
+        self._count_at = clock() if self._meter else math.inf
+
+    def _addresses(self, tasks: Iterable[str]) -> dict[str, str]:
+        """Find an address for each task: its own on a host, or a port of this machine."""
+        if self.hosts:
+            return {task: f"{self.hosts.addresses[task]}:{PORT}" for task in tasks}
+        where = self.facts.address or LOOPBACK
+        self._reserved = reserve_ports(tasks, where)  # for as long as the run
+        ports = {task: sock.getsockname()[1] for task, sock in self._reserved.items()}
+        if self.facts.network in OPEN and self.files.spec.framework == "tensorflow":
+            self._shut = shut_out(ports.values(), where)
+        return {task: f"{where}:{port}" for task, port in ports.items()}
 
     @property
     def due(self) -> float:
-        return min(self.logs.due, self.wiring.due)
+        """Return the time at which to `poll` without being woken."""
+        return min(self.logs.due, self._count_at)
 
     def meet(self, addresses: dict[str, list[str]]) -> None:
+        """Take the addresses of all tasks, by job, before a start."""
         self.files.addresses = addresses
 
     def start(self, task: str, attempt: Attempt) -> None:
+        """Start the process of a task, for the first time or again."""
         self._close(task)
         ours, theirs = pair()
         channels = (self.outer, ours, *self.channels.values())
-        private = [self._lifeline, *(c.fileno() for c in channels), *self.wiring.descriptors]
-        with self.wiring.inside(task), theirs:
+        private = [self._lifeline, *(channel.fileno() for channel in channels)]
+        private += self.hosts.descriptors if self.hosts else []
+        # a process that is started in a namespace stays in it
+        inside = self.hosts.inside(task) if self.hosts else contextlib.nullcontext()
+        with inside, theirs:
             arguments = self.files, task, attempt, theirs
             self.pids[task] = self.start_task(arguments, self._holder, private)
         self.channels[task] = ours
         self.selector.register(ours, selectors.EVENT_READ, partial(self._hear, task))
-        self.listener.began(task, self.pids[task])
+        self.report("began", task, self.pids[task])
 
     def tell(self, task: str, **state: Any) -> None:
+        """Tell a task how something is now, see `Channel.tell`."""
         if task in self.channels:
             self.channels[task].tell(**state)
 
@@ -154,16 +134,33 @@ class Here:
         os.kill(self.pids[task], number)
 
     def link(self, host: int, link: Link, **cause: str) -> None:
-        self.wiring.link(host, link, **cause)
+        """Give a host another link, whether the kernel imposes it or our exchange. `cause`: why,
+        for the record.
+        """
+        if self.hosts:
+            self.hosts.change(host, link)
+        if self.files.wires.exists():
+            with contextlib.closing(Wires(self.files.wires)) as imposed:
+                imposed.change(host, self._imposed(link))
+        self.report("note", host_name(host), "linked", **cause, **link.model_dump())
 
     def join(self, host: int, joined: bool, **cause: str) -> None:
-        self.wiring.join(host, joined, **cause)
+        """Join a host to the others again, or cut it off from them."""
+        if self.hosts:
+            self.hosts.join(host, joined)
+            self.report("note", host_name(host), "healed" if joined else "cut", **cause)
 
-    def look(self, last: bool = False) -> None:
+    def poll(self, last: bool = False) -> None:
         """Read the kernel's counters and cut long logs, if that is due; take the exit status of
-        every process that has ended, and read its last messages first.
+        every process that has ended, and read its last messages first. `last`: only the counters
+        are read; what is sent from here on ends the run.
         """
-        self.wiring.look(self.pids, last)
+        if self._meter and self._count_at < math.inf and (last or clock() >= self._count_at):
+            read = self._meter.traffic(clock())
+            changed = [now for now in read if self._counted.get(now.task) != now[1:5]]
+            self._counted |= {now.task: now[1:5] for now in changed}
+            self.report("counted", changed)
+            self._count_at = math.inf if last else clock() + PERIOD
         if last:
             return
         self.logs.check()
@@ -172,17 +169,20 @@ class Here:
             if not (name := names.get(pid)):
                 continue  # an orphan of one of our tasks
             if os.WIFSTOPPED(status) or os.WIFCONTINUED(status):
-                self.listener.halted(name, os.WIFSTOPPED(status))
+                self.report("halted", name, os.WIFSTOPPED(status))
                 continue
             # not until the end: something that it started may still hold the channel
             while name in self.channels and pipes.ready(self.channels[name], 0):
                 self._hear(name)
-            self.listener.ended(name, os.waitstatus_to_exitcode(status))
+            self.report("ended", name, os.waitstatus_to_exitcode(status))
 
     def clean(self) -> None:
+        """End whatever the last attempt has left here, as all tasks are started again."""
         keeper.end_descendants()
 
-    close = clean
+    def close(self) -> None:
+        """End all processes."""
+        keeper.end_descendants()
 
     def _hear(self, task: str) -> None:
         """Read a task's messages; at their end, close its channel."""
@@ -190,84 +190,13 @@ class Here:
         if messages is None:
             self._close(task)
         for message in messages or ():
-            self.listener.heard(task, message)
+            self.report("heard", task, message)
 
     def _close(self, task: str) -> None:
         """Close a task's channel, if it has one."""
         if channel := self.channels.pop(task, None):
             self.selector.unregister(channel)
             channel.close()
-
-
-class Wiring:
-    """The network side of `Here`: joins this process to the network that was planned for the run,
-    and finds an address for each of these tasks.
-
-    `listener` has recorded what is done to a host, and what was sent. `due`: when to `look` at the
-    counters again; infinity if there are none, or no longer. Raises `Unavailable` where the network
-    cannot be had.
-    """
-
-    def __init__(self, files: RunDir, tasks: Iterable[str], listener: Listener) -> None:
-        spec, self.facts = files.spec, files.facts
-        self._listener, self._wires = listener, files.wires
-        self.hosts = build(spec, self.facts)
-        if "exchange" in (self.facts.rate, self.facts.delay):
-            self._wires.parent.mkdir(mode=0o700)
-            lay(self._wires, {host: self._imposed(spec.link_of(host)) for host in spec.all_hosts})
-        if self.hosts:
-            own = self.hosts.addresses
-            self.addresses = {task: f"{own[task]}:{PORT}" for task in tasks}
-        else:
-            where = self.facts.address or LOOPBACK
-            self._reserved = reserve_ports(tasks, where)  # for as long as the run
-            ports = {task: sock.getsockname()[1] for task, sock in self._reserved.items()}
-            self.addresses = {task: f"{where}:{port}" for task, port in ports.items()}
-            if self.facts.network in OPEN and spec.framework == "tensorflow":
-                self._shut = shut_out(ports.values(), where)
-        self._sockets = Sockets() if self.facts.network == "nodes" else None
-        counted = (self.hosts or self._sockets) and spec.trace
-        self.due = clock() if counted else math.inf
-        self._counted: dict[str, tuple[float, ...]] = {}  # task or host -> its last counts
-
-    def inside(self, task: str) -> AbstractContextManager[None]:
-        """Be in a task's namespace for the block: a process that is started there stays in it."""
-        return self.hosts.inside(task) if self.hosts else contextlib.nullcontext()
-
-    @property
-    def descriptors(self) -> list[int]:
-        """Descriptors that are open here, and must be closed in a task."""
-        return self.hosts.descriptors if self.hosts else []
-
-    def look(self, pids: Mapping[str, int], last: bool = False) -> None:
-        """Read the kernel's counters if that is due, or for the `last` time, and tell those that
-        have changed. `pids`: the process of each task.
-        """
-        if math.isinf(self.due) or (clock() < self.due and not last):
-            return
-        read = [
-            *(self.hosts.traffic(clock()) if self.hosts else ()),
-            *(self._sockets.traffic(pids, clock()) if self._sockets else ()),
-        ]
-        changed = [now for now in read if self._counted.get(now.task) != now[1:5]]
-        self._counted |= {now.task: now[1:5] for now in changed}
-        self._listener.counted(changed)
-        self.due = math.inf if last else clock() + PERIOD
-
-    def link(self, host: int, link: Link, **cause: str) -> None:
-        """Give a host another link, whether the kernel imposes it or our exchange."""
-        if self.hosts:
-            self.hosts.change(host, link)
-        if self._wires.exists():
-            with contextlib.closing(Wires(self._wires)) as imposed:
-                imposed.change(host, self._imposed(link))
-        self._listener.note(host_name(host), "linked", **cause, **link.model_dump())
-
-    def join(self, host: int, joined: bool, **cause: str) -> None:
-        """Join a host to the others again, or cut it off from them."""
-        if self.hosts:
-            self.hosts.join(host, joined)
-            self._listener.note(host_name(host), "healed" if joined else "cut", **cause)
 
     def _imposed(self, link: Link) -> Link:
         """The part of a link that our exchange keeps to: all of it if the kernel does not make its

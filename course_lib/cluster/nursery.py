@@ -1,26 +1,73 @@
 """Starts processes for the notebook kernel: keeps one warm zygote per framework, and gets a
 supervisor for each run.
 
-Nothing here imports a framework or blocks without a bound, and no child outlives the kernel
-process: each is tied to a pipe that closes with it.
+A zygote is a process that has imported one framework and nothing more, and forks a supervisor for
+every run that asks. Importing TensorFlow takes seconds; a fork takes a millisecond and shares the
+memory. A fork is safe only while there is one thread, so the zygote imports, runs no operation,
+starts no thread, and counts before it forks.
+
+In the kernel process nothing here imports a framework or blocks without a bound, and no child
+outlives it: each is tied to a pipe that closes with it.
 """
 
-from __future__ import annotations
-
 import functools
+import gc
 import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
 import weakref
 from pathlib import Path
+from typing import Any, NoReturn
 
-from course_lib.cluster.frameworks import ENVIRONMENT
+import psutil
+
+import course_lib
+from course_lib.cluster import frameworks
 from course_lib.cluster.pipes import Channel, interpreter, pair, ready
-from course_lib.errors import LockstepError, StartTimeout
+from course_lib.errors import LockstepError, StartTimeout, shortage
+
+
+class Zygote:
+    """A warm process, seen from the kernel process."""
+
+    def __init__(self, framework: str) -> None:
+        self.framework = framework
+        self.channel, theirs = pair()
+        _ours.add(self.channel.sock)
+        with theirs:
+            self.process = popen(framework, "cluster.nursery", framework, theirs.fileno())
+        self.ready = False
+        self._turn = threading.Lock()
+
+    @property
+    def alive(self) -> bool:
+        return self.process.poll() is None
+
+    def fork_onto(self, sock: socket.socket, timeout: float) -> None:
+        """Have the zygote fork a supervisor that talks through `sock`, once it is ready."""
+        deadline = time.monotonic() + timeout
+        late = StartTimeout((), (), timeout, importing=self.framework)
+        if not self._turn.acquire(timeout=timeout):
+            raise late
+        try:
+            while not self.ready:
+                if not ready(self.channel, deadline - time.monotonic()):
+                    raise late
+                if (messages := self.channel.receive()) is None:
+                    raise EOFError("it ended")
+                self.ready = bool(messages)
+            socket.send_fds(self.channel.sock, [b"f"], [sock.fileno()])
+        except (OSError, ValueError, EOFError) as error:  # or somebody has closed the channel
+            what = f"the process that imports {self.framework} failed: {error}"
+            raise LockstepError(f"{what}. {last_words(self.framework)}") from None
+        finally:
+            self._turn.release()
+
 
 _lock = threading.Lock()
 _zygotes: dict[str, Zygote] = {}
@@ -70,46 +117,6 @@ def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     return channel
 
 
-class Zygote:
-    """A warm process, seen from the kernel process."""
-
-    def __init__(self, framework: str) -> None:
-        self.framework = framework
-        self.channel, theirs = pair()
-        _ours.add(self.channel.sock)
-        with theirs:
-            self.process = popen(framework, "cluster.zygote", framework, theirs.fileno())
-        self.ready = False
-        self._turn = threading.Lock()
-
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def fork_onto(self, sock: socket.socket, timeout: float) -> None:
-        """Have the zygote fork a supervisor that talks through `sock`, once it is ready."""
-        deadline = time.monotonic() + timeout
-        late = StartTimeout((), (), timeout, importing=self.framework)
-        if not self._turn.acquire(timeout=timeout):
-            raise late
-        try:
-            while not self.ready:
-                if not ready(self.channel, deadline - time.monotonic()):
-                    raise late
-                if (messages := self.channel.receive()) is None:
-                    raise self._broken("it ended")
-                self.ready = bool(messages)
-            socket.send_fds(self.channel.sock, [b"f"], [sock.fileno()])
-        except (OSError, ValueError) as error:  # somebody has closed the channel
-            raise self._broken(str(error)) from None
-        finally:
-            self._turn.release()
-
-    def _broken(self, why: str) -> LockstepError:
-        what = f"the process that imports {self.framework} failed: {why}"
-        return LockstepError(f"{what}. {last_words(self.framework)}")
-
-
 def last_words(framework: str) -> str:
     """Return the end of the log of a framework's zygote and the supervisors that it forked."""
     log = _log(framework)
@@ -132,19 +139,15 @@ def popen(framework: str, module: str, *arguments: str | int) -> subprocess.Pope
     descriptors among its arguments and writes into the framework's log.
     """
     log = _log(framework)
-    places = (str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH"))
-    path = os.pathsep.join(filter(None, places))
+    path = f"{Path(course_lib.__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        return subprocess.Popen(
-            interpreter(module, _lifeline[0], *arguments),
-            pass_fds=[_lifeline[0], *(a for a in arguments if isinstance(a, int))],
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=log,
-            env={**os.environ, **ENVIRONMENT, "PYTHONPATH": path},
-        )
+        descriptors = [_lifeline[0], *(a for a in arguments if isinstance(a, int))]
+        streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+        environment = {**os.environ, **frameworks.ENVIRONMENT, "PYTHONPATH": path}
+        command = interpreter(module, _lifeline[0], *arguments)
+        return subprocess.Popen(command, pass_fds=descriptors, env=environment, **streams)
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -163,3 +166,42 @@ def _let_go() -> None:
 
 
 os.register_at_fork(after_in_child=_let_go)
+
+
+# --- the process of a zygote ---
+
+
+def begin(lifeline: int | None, framework: str, fd: str) -> NoReturn:
+    """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel
+    process. Import `framework`, say so, then fork a supervisor onto each socket that comes from the
+    kernel process through the socket `fd`. Never returns.
+    """
+    from course_lib.cluster import process, supervisor  # which the kernel process does not need
+
+    kernel = socket.socket(fileno=int(fd))
+    # nobody waits for supervisors: let them be buried at once
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    frameworks.preload(framework)
+    gc.collect()
+    gc.freeze()  # keep the collector from touching, and so copying, the pages that all tasks share
+    channel = Channel(kernel)
+    channel.send(ready=framework)
+    while True:
+        data, fds, _, _ = socket.recv_fds(kernel, 1, 1)
+        if not data:
+            os._exit(0)
+        threads = psutil.Process().num_threads()
+        if not fds or threads != 1:
+            why = f"{threads} threads and {len(fds)} descriptors; there must be one of each"
+            print(f"not forked: {why}", file=sys.stderr, flush=True)
+            continue
+        with socket.socket(fileno=fds[0]) as sock:
+            try:
+                pid = os.fork()
+            except OSError as error:  # the system allows no more processes
+                Channel(sock).post(unavailable=shortage(error).parts)
+                continue
+            if not pid:
+                kernel.close()
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                supervisor.main(sock, process.fork, lifeline)

@@ -24,7 +24,7 @@ class Orders:
     def __init__(self, spec: RunSpec, plan: Plan) -> None:
         self.spec, self.plan = spec, plan
         for fault in spec.faults:
-            self._check_fault(fault)
+            self._check_possible(fault.do, fault.host, fault.link)
         self.state = "starting"
         self.refused: list[str] = []
         self._warned = 0  # of how many of these
@@ -62,7 +62,7 @@ class Orders:
         """
         host = self.spec.check_host(host)
         self.spec.check_linked("link", str(link))
-        self._check_loss(link)
+        self._check_possible("link", host, link)
         self._order("link", host=host, link=link.model_dump())
 
     def partition(self, host: int | str) -> None:
@@ -83,7 +83,8 @@ class Orders:
         """Have a fault happen now: `run.inject("raise worker:1")`. It is written as in
         `RunSpec.faults`, without a moment; see `course_lib/spec/faults.py`.
         """
-        now = self._check_fault(Fault.of(fault).check(self.spec))
+        now = Fault.of(fault).check(self.spec)
+        self._check_possible(now.do, now.host, now.link)
         if now.step is not None or now.seconds is not None:
             raise SpecError("inject", fault, "it happens now: leave out when")
         self._order("inject", fault=str(now))
@@ -119,22 +120,16 @@ class Orders:
     def _real_host(self, do: str, host: int | str) -> int:
         host = self.spec.check_host(host)
         self.spec.check_linked(do, host)
-        if self.plan.network != "hosts":
-            cure = next(reason.why for reason in self.plan.reasons if reason.what == "network")
-            why = f"the network of this run is {self.plan.network}"
-            raise Unavailable(f"{do}({host})", why, cure)
+        self._check_possible("cut", host)
         return host
 
-    def _check_fault(self, fault: Fault) -> Fault:
-        """Return a fault that can happen on the network of this run; raises `Unavailable`."""
-        if fault.do == "cut":
-            self._real_host("cut", fault.host or 0)
-        if fault.link:
-            self._check_loss(fault.link)
-        return fault
-
-    def _check_loss(self, link: Link) -> None:
-        if link.loss and not self.plan.loss:
+    def _check_possible(self, do: str, host: int | None, link: Link | None = None) -> None:
+        """Raise `Unavailable` if the network of this run can do it to no host or link."""
+        if do == "cut" and self.plan.network != "hosts":
+            cure = next(reason.why for reason in self.plan.reasons if reason.what == "network")
+            why = f"the network of this run is {self.plan.network}"
+            raise Unavailable(f"cutting off host {host}", why, cure)
+        if link and link.loss and not self.plan.loss:
             why = "nothing drops packets on the network of this run"
             cure = "`lockstep doctor` says what this machine lacks."
             raise Unavailable("a link that loses packets", why, cure)

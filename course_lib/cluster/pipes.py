@@ -16,6 +16,7 @@ second on a busy machine:
 holds the pipe FD and calls MODULE.begin(what `hold` returned, *ARGUMENTS).
 """
 
+import contextlib
 import fcntl
 import importlib
 import json
@@ -59,19 +60,19 @@ def hold(fd: int, sent: signal.Signals = signal.SIGKILL) -> int | None:
         if ready(mine, 0):  # closed before we asked
             os._exit(1)
         return mine
-    threading.Thread(target=_watch, args=(fd,), name="lockstep-lifeline", daemon=True).start()
+
+    def watch() -> None:
+        os.read(fd, 1)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="lockstep-lifeline", daemon=True).start()
     return None
 
 
-def release(held: int | None) -> None:
+def release(pipe: int | None) -> None:
     """Untie this process again, where that can be done (on Linux)."""
-    if held is not None:
-        os.close(held)
-
-
-def _watch(fd: int) -> None:
-    os.read(fd, 1)
-    os._exit(1)
+    if pipe is not None:
+        os.close(pipe)
 
 
 def interpreter(module: str, holder: int, *arguments: object) -> list[str]:
@@ -153,7 +154,11 @@ class Channel:
         *lines, self._rest = (self._rest + data).split(b"\n")
         if len(self._rest) > LONGEST:
             self._rest = b""
-        return [found for line in lines if (found := _message(line)) is not None]
+        messages = []
+        for line in lines:
+            with contextlib.suppress(ValueError, RecursionError):  # a learner's code wrote it
+                messages.append(json.loads(line))
+        return [message for message in messages if isinstance(message, dict)]
 
     def close(self) -> None:
         self.sock.close()
@@ -161,15 +166,6 @@ class Channel:
 
 def _line(message: dict[str, Any]) -> bytes:
     return json.dumps(message).encode() + b"\n"
-
-
-def _message(line: bytes) -> dict[str, Any] | None:
-    """The message of a line; None for anything else, which a learner's code may have written."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return found if isinstance(found, dict) else None
 
 
 def pair() -> tuple[Channel, socket.socket]:
@@ -183,5 +179,5 @@ if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
     module, reading_end, *arguments = sys.argv[1:]
-    held = hold(int(reading_end))
-    importlib.import_module(f"course_lib.{module}").begin(held, *arguments)
+    lifeline = hold(int(reading_end))
+    importlib.import_module(f"course_lib.{module}").begin(lifeline, *arguments)

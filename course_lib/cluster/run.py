@@ -1,39 +1,80 @@
-"""Run: what a notebook holds of a run. `start` makes it and returns at once; a thread of it listens
-to the supervisor.
+"""Run: what a notebook holds of a run, and what is decided before it starts (`Prepared`). `start`
+makes it and returns at once; a thread of it listens to the supervisor.
 """
 
-from __future__ import annotations
-
 import errno
+import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from html import escape
+from pathlib import Path
+from typing import Any, ClassVar, Self
 
-from course_lib import workloads
+from course_lib import engines, workloads
 from course_lib.activity import Activity
-from course_lib.cluster import shown
 from course_lib.cluster.orders import Orders, words
 from course_lib.cluster.pipes import ready
-from course_lib.cluster.prepared import Prepared
 from course_lib.cluster.roster import death
+from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
+from course_lib.hardware import Machine, Plan
+from course_lib.hardware.limits import version
 from course_lib.record import checkpoints, rundir
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Phase, clock, task_key
 from course_lib.record.export import Result
 from course_lib.record.files import filling, no_room
-from course_lib.record.progress import Line, interrupt_explained, of_run
+from course_lib.record.progress import Line, how_far, interrupt_explained, of_run
 from course_lib.record.reality import Reality, reality
-from course_lib.record.rundir import RunDir
+from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
 from course_lib.record.standstill import Monitor, Pulse, Standstill
 from course_lib.record.trace import Trace
-from course_lib.text import count
+from course_lib.spec.run_spec import RunSpec
+from course_lib.text import count, table
 
 WAIT = 600.0  # seconds that wait() waits when it is not told: every wait has a bound
 START = 120.0  # seconds that all tasks may take to start, the import of their framework included
-_STARTING = Activity("is still starting")
-_going: list[Run] = []
+LEFT = "style='text-align:left'"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A run that can start. `programs`: by job, `module:function` or a function of the learner's
+    own; `schedule`: its all-reduce, if that is not the framework's own; `summarize` makes the
+    result of a run that is over; without it, that is what each task returned. `recovers`: see
+    `Strategy`; `temporary`: see `RunFacts`.
+    """
+
+    spec: RunSpec
+    machine: Machine
+    plan: Plan
+    programs: Mapping[str, Any]
+    schedule: Schedule | None = None
+    summarize: Callable[[Any], Any] | None = None
+    recovers: str = ""
+    temporary: bool = False
+    engine: engines.Engine = engines.LOCAL
+
+    def describe(self, files: RunDir, origin: float) -> None:
+        """Write all that the tasks need to know into the run's directory. `origin`: see `Run`."""
+        facts = RunFacts(
+            **dict(self.plan),
+            origin=origin,
+            started=time.time(),
+            # under a chief, which hands out the work, workers serve as well
+            services=("ps", "worker") if self.spec.chief else ("ps",),
+            recovers=self.recovers,
+            temporary=self.temporary,
+            sys_path=sys.path,
+            cwd=str(Path.cwd()),
+            version=version("lockstep-course"),
+        )
+        if own := workloads.OWN.get(self.spec.workload):
+            own.leave(files.workload)
+        files.describe(self.spec, facts, asdict(self.machine), self.programs, self.schedule)
 
 
 class Run(Orders):
@@ -48,6 +89,8 @@ class Run(Orders):
     directory, if that is there already.
     """
 
+    _going: ClassVar[list["Run"]] = []
+
     def __init__(self, prepared: Prepared, origin: float, files: RunDir | None = None) -> None:
         super().__init__(prepared.spec, prepared.plan)
         self.files = files = files or rundir.create(prepared.spec)
@@ -58,13 +101,12 @@ class Run(Orders):
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
         self._trace, self._digest = Trace(files=files), Digest(self.spec)
         self._monitor = Monitor(files, self._digest, self._trace, self.tasks)
-        self._summarize, self._origin = prepared.summarize, origin
-        self._engine = prepared.engine
+        self._summarize, self._engine, self._origin = prepared.summarize, prepared.engine, origin
         self._error: LockstepError | None = None
         self._result = Result()
         self._arrived = threading.Event()
-        self._held = False  # by a `with` block, which stops it
-        _going.append(self)
+        self._in_block = False  # a `with` block, which stops it
+        self._going.append(self)
         name = f"lockstep-{files.path.name}"
         try:
             threading.Thread(target=self._listen, name=name, daemon=True).start()
@@ -74,7 +116,7 @@ class Run(Orders):
 
     # --- what a learner does with it ---
 
-    def wait(self, timeout: float = WAIT) -> Run:
+    def wait(self, timeout: float = WAIT) -> Self:
         """Wait until the run is over and return it.
 
         Raises what ended it, if that was a failure: `TaskFailed`, `StartTimeout`. Raises `Stalled`
@@ -84,11 +126,11 @@ class Run(Orders):
         """
         return self._await(self._over, timeout)
 
-    def wait_running(self, timeout: float = WAIT) -> Run:
+    def wait_running(self, timeout: float = WAIT) -> Self:
         """Wait until every task runs its function. Raises as `wait` does."""
         return self._await(self._arrived, timeout)
 
-    def wait_step(self, step: int, timeout: float = 60.0) -> Run:
+    def wait_step(self, step: int, timeout: float = 60.0) -> Self:
         """Wait until every worker has done this step and return the run, or until it is over.
 
         Raises as `wait` does. So a cell that slows, kills or stops the run lets you see it at work
@@ -96,15 +138,13 @@ class Run(Orders):
         """
 
         def done() -> bool:
-            latest: dict[str, int] = {}
-            for phase in self.trace.all(Phase):
-                latest[phase.task] = max(phase.step, latest.get(phase.task, -1))
+            latest = {phase.task: phase.step for phase in self.trace.all(Phase)}
             workers = (task for task in self.tasks if task.startswith("worker:"))
             return all(latest.get(task, -1) > step for task in workers)
 
         return self._await(self._over, timeout, done)
 
-    def stop(self, timeout: float = 10.0) -> Run:
+    def stop(self, timeout: float = 10.0) -> Self:
         """End the run now, and return when its last process is gone.
 
         Does nothing to a run that is over. Raises `Stalled` after `timeout` seconds.
@@ -121,19 +161,19 @@ class Run(Orders):
             raise Stalled(left, timeout, stopping=True)
         return self
 
-    @staticmethod
-    def going() -> list[Run]:
+    @classmethod
+    def going(cls) -> list["Run"]:
         """All runs of this process that are not over, oldest first, including those of races and
         those without a variable.
         """
-        return list(_going)
+        return list(cls._going)
 
     def waiting_for(self, handle: str = "run") -> dict[str, Activity]:
         """Task -> what it does or waits for, as its trace tells, of the tasks that are not over.
 
         `handle`: what cures are to call the run.
         """
-        starting = dict.fromkeys(self._tasks("starting"), _STARTING)
+        starting = dict.fromkeys(self._tasks("starting"), Activity("is still starting"))
         return starting | self._monitor.snapshot(handle=handle).describe()
 
     def standstill(self) -> Standstill | None:
@@ -152,8 +192,7 @@ class Run(Orders):
     @property
     def digest(self) -> Digest:
         """Its figures so far; the same object each time, brought up to now."""
-        over = self.state not in ACTIVE
-        return self._digest.update(self.trace, over)
+        return self._digest.update(self.trace, self.state not in ACTIVE)
 
     @property
     def reality(self) -> Reality:
@@ -170,7 +209,8 @@ class Run(Orders):
         """Return the result of a run that has finished, or was stopped: the summary of a strategy,
         or `values` for functions of your own. Raises if there is none.
         """
-        self._raise_error()
+        if self._error:
+            raise self._error.with_traceback(None)
         if self.state not in ("finished", "stopped"):
             cure = "" if self._over.is_set() else ". Call wait() first"
             raise LockstepError(f"the run has no result: it is {self.state}{cure}")
@@ -190,8 +230,8 @@ class Run(Orders):
         """The end of what a task printed: stdout, then stderr."""
         return self.files.log_tail(self.spec.check_task(task), lines)
 
-    def __enter__(self) -> Run:
-        self._held = True
+    def __enter__(self) -> Self:
+        self._in_block = True
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -202,12 +242,44 @@ class Run(Orders):
         return f"Run({self.spec.strategy}, {self.spec.framework}, {tasks}, {self.state})"
 
     def _repr_mimebundle_(self, **_: object) -> dict[str, str]:
-        """Return the run as a notebook shows it."""
-        return shown.bundle(self)
+        """Return the run as a notebook shows it: its state, what can be done with it, and where its
+        record lies.
+        """
+        nodes = [r.choice for r in self.plan.reasons if r.what == "nodes"]
+        on = f" on {nodes[0]} of a Ray cluster" if nodes else ""
+        tasks = count(len(self.tasks), "task")
+        what = f"Run ({self.spec.strategy}, {self.spec.framework}, {tasks}{on})"
+        why = f": {str(self._error).splitlines()[0].rstrip('.')}" if self._error else ""
+        state, record = f"{how_far(self, 'The run')}{why}.", f"Its record: {self.run_dir}"
+        actions = self._actions()
+        lines = (f"  {line}" for line in table(actions).splitlines())
+        cells = "".join(
+            f"<tr><td {LEFT}><code>{escape(code)}</code></td><td {LEFT}>{escape(does)}</td></tr>"
+            for code, does in actions
+        )
+        page = f"<div><b>{escape(what)}</b>. {escape(state)}<table>{cells}</table>"
+        page += f"<small>{escape(record)}</small></div>"
+        return {"text/plain": "\n".join([what, state, *lines, record]), "text/html": page}
 
-    def _raise_error(self) -> None:
-        if self._error:
-            raise self._error.with_traceback(None)
+    def _actions(self) -> list[tuple[str, str]]:
+        """List what can be done with it now: the code, and what it does."""
+        last = next(task for task in reversed(self.spec.tasks) if task.startswith("worker:"))
+        log = (f'run.log("{last}")', "the end of what a task printed")
+        if self.state in ACTIVE:
+            also = "also jitter, pause, resume, kill and inject"
+            return [
+                ("run.wait()", "wait for its end"),
+                ("run.stop()", "end it now"),
+                (f'run.slow("{last}", 4)', f"make a task 4 times slower; {also}"),
+                ("TrainingBoard(run)", "watch it, and do all this by hand"),
+                log,
+            ]
+        actions = [("Timeline(run)", "who did what, when, and who waited for whom"), log]
+        if self.state != "failed":
+            actions.insert(0, ("run.result", "what came out of it"))
+        if self.state == "finished" and self.spec.strategy != "custom":
+            actions.append(("run.model()", "the trained model"))
+        return actions
 
     def _tasks(self, *states: str) -> list[str]:
         """The tasks in one of these states."""
@@ -215,12 +287,12 @@ class Run(Orders):
 
     def _await(
         self, event: threading.Event, timeout: float, soon: Callable[[], bool] = lambda: False
-    ) -> Run:
+    ) -> Self:
         """Wait for an event, or for `soon` to be true, and return the run; warn of refused orders
         meanwhile, and say how far it is. Raises as `wait` does.
         """
         deadline = clock() + timeout
-        explained = interrupt_explained("run", "Run.going()[-1].stop()", self._held)
+        explained = interrupt_explained("run", "Run.going()[-1].stop()", self._in_block)
         with explained, Line(of_run(self)) as tell:
             # short waits, so that an interrupt is noticed
             while not (event.wait(max(0.0, min(0.2, deadline - clock()))) or soon()):
@@ -232,27 +304,25 @@ class Run(Orders):
                 if clock() >= deadline:
                     raise Stalled(still.does if still else self.waiting_for(), timeout)
         self._warn()
-        self._raise_error()
+        if self._error:
+            raise self._error.with_traceback(None)
         return self
 
     # --- the thread that listens ---
 
     def _listen(self) -> None:
-        outcome = "failed"
-        error: LockstepError | None = None
         try:
             outcome = self._follow()
-            if outcome != "failed" and not self._over.is_set():
+            if not self._over.is_set():
                 self._sum_up(outcome)
-        except LockstepError as problem:
-            error = problem
-        except OSError as problem:
-            error = no_room(self.run_dir, problem)
-        except Exception as problem:
-            what = f"{type(problem).__name__}: {problem}"
-            error = LockstepError(f"the run broke in the notebook's own process: {what}")
-        finally:
-            self._end("failed" if error else outcome, error)
+            self._end(outcome)
+        except LockstepError as error:
+            self._end("failed", error)
+        except OSError as error:
+            self._end("failed", no_room(self.run_dir, error))
+        except BaseException as error:
+            what = f"{type(error).__name__}: {error}"
+            self._end("failed", LockstepError(f"the run broke in this process: {what}"))
 
     def _sum_up(self, outcome: str) -> None:
         """Keep the result of a run that has finished or was stopped."""
@@ -269,11 +339,11 @@ class Run(Orders):
                 self._channel.close()
             else:
                 self.files.clear()  # no supervisor does
-            _going.remove(self)
+            self._going.remove(self)
             self._engine.release()
             self._monitor.close()
-            late = [words(order) for order in self._unanswered if order["do"] != "stop"]
-            self.refused += [f"{order} came too late: the run is {outcome}" for order in late]
+            late = (words(order) for order in self._unanswered if order["do"] != "stop")
+            self.refused += (f"{order} came too late: the run is {outcome}" for order in late)
             ended = "killed" if isinstance(error, SupervisorLost) else "stopped"
             self.tasks |= dict.fromkeys(self._tasks(*ACTIVE), ended)
             self._error, self.state = error, outcome

@@ -18,15 +18,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from course_lib.cluster import keeper
-from course_lib.cluster.agenda import Agenda
-from course_lib.cluster.node import Here, Listener, Node, wait
+from course_lib.cluster.node import Node, Report, wait
 from course_lib.cluster.pipes import Channel
 from course_lib.cluster.process import StartTask, spawn
-from course_lib.cluster.roster import Roster
+from course_lib.cluster.roster import Agenda, Roster
 from course_lib.errors import LockstepError, Unavailable
 from course_lib.network.layout import by_job, host_name
 from course_lib.record.beats import Beats
-from course_lib.record.events import STATES, Lifecycle, Traffic, clock, to_line
+from course_lib.record.events import STATES, Lifecycle, clock, to_line
 from course_lib.record.files import no_room
 from course_lib.record.rundir import RunDir
 from course_lib.spec.faults import Fault
@@ -39,13 +38,12 @@ ENDING = {"finished": (0.0, 3.0), "stopped": (0.0, 0.4), "failed": (1.0, 0.4), N
 MOVING = 0.2  # seconds after which other nodes are asked for again
 RETURNS = 1.0  # seconds for a learner's own parameter server, when all others are done
 REPORTED = ("running", "done", "failed")  # by a task, whose code may send anything
-PACE = {"slow": ("slowed", "factor"), "jitter": ("jittered", "jitter")}  # order -> state, its value
 INJECTED = {"raise": "raised", "exit": "left", "oom": "exhausted"}  # order -> state
 
-Connect = Callable[[selectors.BaseSelector, Listener, Sequence[str]], Mapping[str, Node]]
+Connect = Callable[[selectors.BaseSelector, Report, Sequence[str]], Mapping[str, Node]]
 """Make nodes for these tasks, and return that of each: first for all of a run, later for those
 whose node is lost, and then none as long as there is no other. They wake a supervisor by what they
-register with the selector, and tell the listener what happens.
+register with the selector, and report what happens.
 """
 
 
@@ -71,10 +69,8 @@ def main(kernel: socket.socket, start_task: StartTask, lifeline: int | None) -> 
         try:
             keeper.keep(channel, files, lifeline)
 
-            def connect(
-                selector: selectors.BaseSelector, listener: Listener, tasks: Sequence[str]
-            ) -> dict[str, Node]:
-                here: Node = Here(files, tasks, start_task, selector, listener, channel)
+            def connect(selector: Any, report: Report, tasks: Sequence[str]) -> dict[str, Node]:
+                here = Node(files, tasks, start_task, selector, report, channel)
                 return dict.fromkeys(tasks, here)
 
             Supervisor(channel, files, connect).supervise(more)
@@ -89,7 +85,7 @@ def main(kernel: socket.socket, start_task: StartTask, lifeline: int | None) -> 
 
 
 class Supervisor:
-    """One run: its roster, and the nodes that hold its processes. It is their `Listener`."""
+    """One run: its roster, and the nodes that hold its processes."""
 
     def __init__(self, kernel: Channel, files: RunDir, connect: Connect) -> None:
         self.kernel, self.files = kernel, files
@@ -121,13 +117,12 @@ class Supervisor:
                 self._obey(order)
             self._act()
             while not self.roster.over:
-                ends = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
-                moving = [self.moving] * bool(self.roster.ready)
-                dues = [node.due for node in self._nodes()]
-                until = min([*dues, *ends, *moving, *self.agenda.moments])
-                wait(self.selector, until, clock())
+                until = [due[0][0] for task in self.roster.ending if (due := self.ending.get(task))]
+                until += [self.moving] * bool(self.roster.ready)
+                until += [node.due for node in self._nodes()]
+                wait(self.selector, min(until + self.agenda.moments), clock())
                 for node in self._nodes():
-                    node.look()
+                    node.poll()
                 faults = self.agenda.at_time(clock())
                 self._happen([] if self.roster.outcome else faults)
                 self._act()
@@ -147,7 +142,7 @@ class Supervisor:
         where each task is.
         """
         lost = dict.fromkeys(self.nodes[task] for task in tasks if task in self.nodes)
-        if not (nodes := self.connect(self.selector, self, tasks)):
+        if not (nodes := self.connect(self.selector, self.hear, tasks)):
             return False
         for node in lost:
             node.close()
@@ -178,10 +173,8 @@ class Supervisor:
 
     def _obey(self, order: dict[str, Any]) -> None:
         """Carry out an order and answer it."""
-        if order["do"] == "inject":
-            problems = self._happen([Fault.of(order["fault"])], "by run.inject({!r})")
-        else:
-            problems = [self._attempt(order)]
+        inject = order["do"] == "inject" and [Fault.of(order["fault"])]
+        problems = self._happen(inject, "by run.inject({!r})") if inject else [self._attempt(order)]
         self.kernel.post(answer=next(filter(None, problems), None))
 
     def _happen(self, faults: Iterable[Fault], by: str = "as planned ({})") -> list[str | None]:
@@ -194,53 +187,69 @@ class Supervisor:
 
     def _attempt(self, order: dict[str, Any]) -> str | None:
         """Carry out an order. One that fails costs the order, not the run: the reason."""
-        do, fault = order["do"], order.get("fault", "")
+        cause = {"why": order["by"], "fault": order.get("fault", "")}
         try:
-            self._carry_out(order, {"why": order["by"], "fault": fault})
+            self._carry_out(order, cause)
         except Exception as error:  # the network's library has many kinds of errors
             known = isinstance(error, LockstepError)
             problem = str(error) if known else f"{type(error).__name__}: {error}"
             about = order.get("task") or host_name(order.get("host", 0))
-            self.note(about, "refused", f"{do}(): {problem}", fault=fault)
+            self.note(about, "refused", f"{order['do']}(): {problem}", fault=cause["fault"])
             return problem
         return None
 
     def _carry_out(self, order: dict[str, Any], cause: dict[str, str]) -> None:
         """Carry out an order; `cause`: why, and for which fault, for the record."""
-        if (task := order.get("task", "")) and task not in self.roster.alive:
+        do, task, host = order["do"], order.get("task", ""), order.get("host", -1)
+        if do == "stop":
+            self.roster.stop()
+            return
+        if task and task not in self.roster.alive:
             raise LockstepError("its process has ended")
-        match order:
-            case {"do": "stop"}:
-                self.roster.stop()
-            case {"do": "link", "host": host, "link": link}:
-                self._node(host).link(host, Link(**link), **cause)
-            case {"do": "partition" | "heal" as do, "host": host}:
-                self._node(host).join(host, do == "heal", **cause)
-            case {"do": "kill"}:
+        spec = self.files.spec
+        node = self.nodes[task or next(t for t, its in spec.places.items() if its == host)]
+        match do:
+            case "link":
+                node.link(host, Link(**order["link"]), **cause)
+            case "partition" | "heal":
+                node.join(host, do == "heal", **cause)
+            case "kill":
                 self.killed[task] = cause
-                self.nodes[task].signal(task, signal.SIGKILL)
-            case {"do": "pause" | "resume" as do}:
-                number = signal.SIGSTOP if do == "pause" else signal.SIGCONT
-                self.nodes[task].signal(task, number)
+                node.signal(task, signal.SIGKILL)
+            case "pause" | "resume":
+                node.signal(task, signal.SIGSTOP if do == "pause" else signal.SIGCONT)
                 self._note_paused(task, do == "pause", **cause)
-            case {"do": "slow" | "jitter" as do}:
-                state, what = PACE[do]
-                self.pace[task][what] = order[what]
-                self.nodes[task].tell(task, **self.pace[task])
-                self.note(task, state, **{what: order[what]}, **cause)
-            case {"do": "raise" | "exit" | "oom" as do}:
+            case "slow" | "jitter":
+                pace = {"factor": order["factor"]} if do == "slow" else {"jitter": order["jitter"]}
+                self.pace[task] |= pace
+                node.tell(task, **self.pace[task])
+                self.note(task, "slowed" if do == "slow" else "jittered", **pace, **cause)
+            case _:
                 self.note(task, INJECTED[do], **cause)
-                self.nodes[task].tell(task, inject=do, why=cause["why"])
+                node.tell(task, inject=do, why=cause["why"])
 
-    def _node(self, host: int) -> Node:
-        return next(self.nodes[task] for task, its in self.files.spec.places.items() if its == host)
+    def hear(self, event: str, *about: Any, **facts: Any) -> None:
+        """Take what a node tells, see `Report`."""
+        match event, *about:
+            case "note", who, state:
+                self.note(who, state, **facts)
+            case "counted", traffic:
+                with self.files.traffic.open("ab") as file:
+                    file.write(b"".join(map(to_line, traffic)))
+            case "began", task, pid:
+                self.note(task, "starting", pid=pid)
+            case "halted", task, halted:
+                self._note_paused(task, halted, "by a signal from outside")
+            case "heard", task, message:
+                self._hear_task(task, message)
+            case "ended", task, status, *why:
+                cause = self.killed.get(task, {"why": "", "fault": ""})
+                lost = self.nodes[task].lost
+                if words := self.roster.exited(task, status, asked=cause["why"], homeless=lost):
+                    state = "killed" if cause["why"] else "failed"
+                    self.note(task, state, *(why or [words]), fault=cause["fault"])
 
-    # --- what the nodes tell, see `Listener` ---
-
-    def began(self, task: str, pid: int) -> None:
-        self.note(task, "starting", pid=pid)
-
-    def heard(self, task: str, message: dict[str, Any]) -> None:
+    def _hear_task(self, task: str, message: dict[str, Any]) -> None:
         if isinstance(full := message.get("no_room"), list):
             raise OSError(*full)
         if isinstance(message.get("step"), int):
@@ -250,20 +259,6 @@ class Supervisor:
             self.note(task, state)
         if "starting" not in self.roster.states.values():
             self.agenda.all_run(clock())
-
-    def halted(self, task: str, halted: bool) -> None:
-        self._note_paused(task, halted, "by a signal from outside")
-
-    def ended(self, task: str, status: int, why: str = "") -> None:
-        cause = self.killed.get(task, {"why": "", "fault": ""})
-        lost = self.nodes[task].lost
-        if words := self.roster.exited(task, status, asked=cause["why"], homeless=lost):
-            state = "killed" if cause["why"] else "failed"
-            self.note(task, state, why or words, fault=cause["fault"])
-
-    def counted(self, traffic: list[Traffic]) -> None:
-        with self.files.traffic.open("ab") as file:
-            file.write(b"".join(map(to_line, traffic)))
 
     def note(self, who: str, state: str, why: str = "", **facts: Any) -> None:
         """Record what became of a task, or was done to a task or host. The kernel process is told
@@ -295,7 +290,7 @@ class Supervisor:
         self.roster.news.clear()
         if self.roster.outcome:
             for node in self._nodes():
-                node.look(last=True)
+                node.poll(last=True)
         spec, (grace, patience) = self.files.spec, ENDING[self.roster.outcome]
         now, leave = clock(), clock() + grace
         for task in self.roster.ending:

@@ -17,7 +17,7 @@ from typing import Any
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
-from course_lib.network.wires import Wires
+from course_lib.network.layout import Wires
 from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update, clock
 from course_lib.record.rundir import RunDir
 from course_lib.spec.jitter import STEADY, Jitter
@@ -49,25 +49,22 @@ class Task:
     jitter: Jitter = STEADY
     schedule: Schedule | None = None
     attempt: int = 0
-    step: int | None = field(default=None, init=False)
-    _drawn: tuple[float, float] | None = field(default=None, init=False, repr=False)
-    at_step_end: Callable[[], None] = field(
-        default_factory=lambda: lambda: None, init=False, repr=False
-    )
-    """Strategies call it at the end of each step; the starting line of a race makes it wait."""
-    at_fault: Callable[[int], None] = field(default=lambda step: None, init=False, repr=False)
-    """Called when a step begins at which a fault is due; returns once that has happened."""
-    _faults: list[int] = field(default_factory=list, init=False, repr=False)  # their steps
     beat: Callable[..., None] = field(default=lambda *beat: None, repr=False)
-    doing: str = field(default="", init=False)
-    _groups: Counter[str] = field(default_factory=Counter, init=False, repr=False)
-    # kept, as the last bytes that were sent are lost if nobody holds the connection any more
-    _joined: list[Communicator] = field(default_factory=list, init=False, repr=False)
-    _watched: bool = field(default=False, init=False, repr=False)
 
     def __post_init__(self) -> None:
+        self.step: int | None = None
+        self.doing = ""
+        # strategies call it at the end of each step; the starting line of a race makes it wait
+        self.at_step_end: Callable[[], None] = lambda: None
+        # called when a step begins at which a fault is due; returns once that has happened
+        self.at_fault: Callable[[int], None] = lambda step: None
         steps = (f.step for f in self.spec.faults if f.told_by(self.name, self.spec))
         self._faults = sorted(step for step in steps if step is not None)
+        self._drawn: tuple[float, float] | None = None  # the delays of this step
+        self._groups: Counter[str] = Counter()
+        # kept, as the last bytes that were sent are lost if nobody holds the connection any more
+        self._joined: list[Communicator] = []
+        self._watched = False
 
     @property
     def run_dir(self) -> Path:
@@ -105,21 +102,19 @@ class Task:
         """
         schedule = schedule or self.schedule
         members = [task for task in self.spec.tasks if not task.startswith("chief")]
-        places = tuple(self.spec.places[task] for task in members)
-        hosts = places[: schedule.ranks if schedule else None]
-        if schedule and len(self.spec.all_hosts) == 1:
-            hosts = schedule.hosts
-        ranks = members[: len(hosts)]
-        if self.name not in ranks:
+        hosts = tuple(self.spec.places[task] for task in members)
+        if schedule:
+            alone = len(self.spec.all_hosts) == 1
+            hosts = schedule.hosts if alone else hosts[: schedule.ranks]
+        if self.name not in members[: len(hosts)]:
             what = schedule.name if schedule else "it"
-            raise SpecError("group", self.name, f"{what} is for {', '.join(ranks)}")
+            raise SpecError("group", self.name, f"{what} is for {', '.join(members[: len(hosts)])}")
         record = self.recorder.add if self.spec.trace else None
         self._groups[name] += 1
         directory = self.files.meetings / f"{name}-{self._groups[name]}"
-        imposed = Wires(self.files.wires) if self.files.wires.exists() else None
-        joined = Communicator(
-            members.index(self.name), hosts, directory, record, patience, self.address, imposed
-        )
+        links = Wires(self.files.wires) if self.files.wires.exists() else None
+        rank = members.index(self.name)
+        joined = Communicator(rank, hosts, directory, record, patience, self.address, links)
         self._joined.append(joined)
         return joined
 
@@ -241,16 +236,15 @@ class Task:
             allowed = "a model and its optimizer, or None, for each name: critic=(c, c_optimizer)"
             raise SpecError("watch", ", ".join(named), allowed)
         kinds = [type(model) for model, _ in pairs.values()]
-        shown = " and ".join(kind.__name__ for kind in kinds)
+        names = " and ".join(kind.__name__ for kind in kinds)
         if self._watched:
-            raise SpecError("watch", shown, f"a task watches one loop, and once: {SEVERAL}")
-        of = [{cls.__module__.partition(".")[0] for cls in kind.__mro__} for kind in kinds]
-        packages = set.intersection(*of)
+            raise SpecError("watch", names, f"a task watches one loop, and once: {SEVERAL}")
+        packages = [{cls.__module__.partition(".")[0] for cls in kind.__mro__} for kind in kinds]
+        common = set.intersection(*packages)
         homes = {"keras": "tensorflow", "torch": "torch"}
-        framework = next((home for package, home in homes.items() if package in packages), None)
-        if framework is None:
-            raise SpecError("model", shown, f"a torch.nn.Module or a keras.Model; {SEVERAL}")
-        watching = f"course_lib.strategies.{framework}.watching:Watching"
-        found = pkgutil.resolve_name(watching)(self, pairs)
+        if not (frameworks := [homes[package] for package in homes if package in common]):
+            raise SpecError("model", names, f"a torch.nn.Module or a keras.Model; {SEVERAL}")
+        watching = f"course_lib.strategies.{frameworks[0]}.watching:Watching"
+        watched = pkgutil.resolve_name(watching)(self, pairs)
         self._watched = True
-        return found
+        return watched

@@ -161,7 +161,8 @@ class _Places:
         return [self._round(number, transfers) for number, transfers in enumerate(rounds)]
 
     def _round(self, number: int, transfers: list[Transfer]) -> tuple[_Sends, _Receives]:
-        out, into = defaultdict(list), defaultdict(list)
+        out: defaultdict[int, list[Transfer]] = defaultdict(list)
+        into: defaultdict[int, list[Transfer]] = defaultdict(list)
         for t in transfers:
             (out[t.dst] if t.src == self.rank else into[t.src]).append(t)
         # peer by peer, as a chunk enters the shared buffer before the first peer reads it

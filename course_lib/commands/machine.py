@@ -41,7 +41,7 @@ def doctor(as_json: Json = False) -> None:
         with contextlib.suppress(Unavailable):
             cluster = engines.load("ray.raylets").current()
         facts = {
-            "machine": machine.as_dict(),
+            "machine": asdict(machine),
             "versions": hardware.versions(),
             "plan": [dict(zip(("what", "choice", "why"), row, strict=True)) for row in planned],
             "ray_cluster": asdict(cluster) if cluster else None,

@@ -20,10 +20,9 @@ from course_lib.collectives.program import MINE, SHARED, SPARE, Offer, Part, Pro
 from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, SpecError
 from course_lib.exchange.connection import Connection
-from course_lib.exchange.group import Group
-from course_lib.exchange.meeting import Meeting
+from course_lib.exchange.group import Group, Meeting
 from course_lib.exchange.memory import Segment
-from course_lib.network.wires import Wires
+from course_lib.network.layout import Wires
 from course_lib.record.events import Message, clock
 
 PATIENCE = 30.0  # seconds

@@ -1,4 +1,4 @@
-"""What this machine offers, and the plan of a run on it, with the reason for each choice."""
+"""The machine: what it offers, and the plan of a run on it, with the reason for each choice."""
 
 from course_lib.hardware.limits import Gpu, gigabytes
 from course_lib.hardware.machine import Capability, Machine, machine_rows, probe, versions

@@ -56,13 +56,12 @@ def usable_memory(root: Path = Path("/")) -> tuple[int, int, str]:
     if physical is None:
         return 0, 0, "How much memory is free cannot be read here."
     free, total = int(physical.available), int(physical.total)
+    within, limit = safely(lambda: cgroup_memory(root), None) or (free, total)
     why = "Nothing limits it but what other programs use."
-    group = safely(lambda: cgroup_memory(root), None)
-    if group and group[1] < total:
-        total = group[1]
-        of = f"in a machine of {gigabytes(physical.total)}"
-        why = f"A limit of {gigabytes(total)} is set for this container or user, {of}."
-    return min(free, group[0]) if group else free, total, why
+    if limit < total:
+        of = f"in a machine of {gigabytes(total)}"
+        why = f"A limit of {gigabytes(limit)} is set for this container or user, {of}."
+    return min(free, within), min(total, limit), why
 
 
 def cgroup_memory(root: Path = Path("/")) -> tuple[int, int] | None:
@@ -76,13 +75,10 @@ def cgroup_memory(root: Path = Path("/")) -> tuple[int, int] | None:
     for group in _cgroups("memory", root):
         lines = read(group / "memory.stat").splitlines()
         stat = {name: int(value) for name, value in map(str.split, lines)}
-        for limit_name, usage_name, prefix in (
-            ("memory.max", "memory.current", ""),
-            # above it tasks are not killed but slowed to a crawl
-            ("memory.high", "memory.current", ""),
-            ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
-        ):
-            limit, usage = read(group / limit_name), read(group / usage_name)
+        v1 = "limit_in_bytes", "usage_in_bytes", "total_"
+        # above `high` tasks are not killed but slowed to a crawl
+        for most, now, prefix in (("max", "current", ""), ("high", "current", ""), v1):
+            limit, usage = read(group / f"memory.{most}"), read(group / f"memory.{now}")
             # v1 writes "no limit" as nearly 2**63
             if limit.isdigit() and usage.isdigit() and int(limit) < 2**60:
                 cache = sum(stat.get(f"{prefix}{kind}_file", 0) for kind in ("inactive", "active"))
@@ -136,10 +132,8 @@ def find_gpus() -> tuple[Gpu, ...]:
         handles = [pynvml.nvmlDeviceGetHandleByIndex(i) for i in range(pynvml.nvmlDeviceGetCount())]
         ids = [str(pynvml.nvmlDeviceGetUUID(handle)) for handle in handles]
         seen = [handles[i] for i in visible(ids, os.environ.get("CUDA_VISIBLE_DEVICES"))]
-        return tuple(
-            Gpu(str(pynvml.nvmlDeviceGetName(gpu)), int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total))
-            for gpu in seen
-        )
+        memory = [int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total) for gpu in seen]
+        return tuple(map(Gpu, map(str, map(pynvml.nvmlDeviceGetName, seen)), memory))
     finally:
         pynvml.nvmlShutdown()
 
@@ -152,10 +146,8 @@ def visible(ids: list[str], setting: str | None) -> list[int]:
         return list(range(len(ids)))
     chosen: list[int] = []
     for entry in (part.strip() for part in setting.split(",")):
-        named = entry.startswith("GPU-")
-        match = [
-            i for i, its in enumerate(ids) if entry == str(i) or (named and its.startswith(entry))
-        ]
+        named = [i for i, its in enumerate(ids) if entry[:4] == "GPU-" and its.startswith(entry)]
+        match = named or [i for i in range(len(ids)) if str(i) == entry]
         if len(match) != 1 or match[0] in chosen:
             break
         chosen += match
@@ -167,10 +159,9 @@ def cuda_frameworks() -> tuple[str, ...]:
     importing them.
     """
     cudnn = version("nvidia-cudnn-cu12") or safely(lambda: ctypes.util.find_library("cudnn"), None)
-    can = {
-        "tensorflow": version("tensorflow") and cudnn,
-        "torch": version("torch") and not version("torch").endswith("+cpu"),
-    }
+    torch = version("torch")
+    cuda = torch and not torch.endswith("+cpu")
+    can = {"tensorflow": version("tensorflow") and cudnn, "torch": cuda}
     return tuple(name for name in can if can[name])
 
 
@@ -190,7 +181,7 @@ def other_people() -> tuple[str, ...]:
 
 
 def has_tpu(root: Path = Path("/")) -> bool:
-    """Whether this is a TPU machine: its environment says so and a device file is there."""
+    """Return whether this is a TPU machine: its environment says so and a device file is there."""
     named = os.environ.get("TPU_NAME") or os.environ.get("TPU_WORKER_ID")
     devices = ((root / "dev").glob(pattern) for pattern in ("accel*", "vfio/[0-9]*"))
     return bool(named) and any(next(paths, None) for paths in devices)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,9 @@ PACKAGES += ["jupyterlab", "ipywidgets", "anywidget", "plotly", "ray"]
 
 @dataclass(frozen=True)
 class Capability:
-    """Whether something can be done here, `why` (or why not), and the `cure` if it cannot ("" if
-    there is nothing to cure). `parts`: the parts of the kernel that a private network found.
+    """An ability: `ok` if something can be done here, `why` (or why not), and the `cure` if it
+    cannot ("" if there is nothing to cure). `parts`: the parts of the kernel that a private network
+    can use.
     """
 
     ok: bool
@@ -37,7 +38,8 @@ class Capability:
 
 @dataclass(frozen=True)
 class Machine:
-    """What this machine lets us use, inside a container too; or what a cluster has given a run.
+    """The parts of this machine that we may use, inside a container too; or of a cluster, those
+    that it has given a run.
 
     `cores` are usable at the same time, of `cores_total`. In bytes: `memory` is free for us now,
     `memory_total` the most there can be (0: cannot be read). `cuda_frameworks` are those whose
@@ -66,10 +68,6 @@ class Machine:
     nodes: tuple[str, ...] = ()
     devices: Mapping[str, str] = field(default_factory=dict)
     settled: tuple[Reason, ...] = ()
-
-    def as_dict(self) -> dict[str, Any]:
-        """The same as plain values, for JSON."""
-        return asdict(self)
 
 
 def probe() -> Machine:
@@ -128,11 +126,10 @@ def _cpu_name() -> str:
 
 
 def warm_fork(system: str) -> Capability:
-    """Whether tasks can be forked from a process that has imported the framework."""
+    """Return whether tasks can be forked from a process that has imported the framework."""
     if system not in LINUX:
-        threads = "start threads, and a process with threads cannot be forked safely"
-        cure = "Tasks start as fresh processes instead; on Linux or WSL2 they would be forked."
-        return Capability(False, f"the libraries of {system} {threads}", cure)
+        why = f"the libraries of {system} start threads, and then a process cannot be forked safely"
+        return Capability(False, why, "Tasks start as fresh processes; Linux or WSL2 forks them.")
     if os.environ.get("LOCKSTEP_START") == "spawn":
         why = "LOCKSTEP_START=spawn asks for fresh processes"
         return Capability(False, why, "Unset LOCKSTEP_START.")
@@ -143,8 +140,8 @@ _TRIAL = f"import runpy; runpy.run_path({namespaces.__file__!r}, run_name='__mai
 
 
 def private_network(system: str, seconds: float = 10.0) -> Capability:
-    """Whether a run can have a network of its own. A process tries it, for at most `seconds`: a
-    busy machine may need many. No process is left behind.
+    """Return whether a run can have a network of its own. A process tries it, for at most
+    `seconds`: a busy machine may need many. No process is left behind.
     """
     if system not in LINUX:
         why = f"there are no network namespaces on {system}"
@@ -153,10 +150,8 @@ def private_network(system: str, seconds: float = 10.0) -> Capability:
     streams: dict[str, Any] = {"stdin": no, "stdout": subprocess.PIPE, "stderr": no}
     try:
         answer = subprocess.run(command, text=True, timeout=seconds, **streams).stdout.strip()
-    except subprocess.TimeoutExpired:
-        return refused(f"no answer within {seconds:g} s")
     except Exception:  # whatever it was, we cannot try
-        return refused("no process could be started to try it")
+        return refused(f"no process could try it within {seconds:g} s")
     outcome, _, parts = answer.partition("\n")
     if outcome != "ok":
         return refused(outcome or "the trial died")
@@ -168,63 +163,38 @@ def refused(answer: str, root: Path = Path("/")) -> Capability:
     """Why there is no private network: the kernel's `answer`, or the setting under `root` that is
     behind it.
     """
-    apparmor, clone = "apparmor_restrict_unprivileged_userns", "unprivileged_userns_clone"
     for setting, bad, good, who in (
-        (f"kernel/{apparmor}", "1", "0", "AppArmor restricts user namespaces here"),
-        (f"kernel/{clone}", "0", "1", "this kernel keeps user namespaces for root"),
-        ("user/max_user_namespaces", "0", "10000", "no user namespaces are allowed here"),
+        ("kernel.apparmor_restrict_unprivileged_userns", "1", "0", "AppArmor restricts them"),
+        ("kernel.unprivileged_userns_clone", "0", "1", "this kernel keeps them for root"),
+        ("user.max_user_namespaces", "0", "10000", "there may be none"),
     ):
-        if read(root / "proc/sys" / setting) == bad:
-            name = setting.replace("/", ".")
-            cure = f"Runs use loopback; to allow it: sudo sysctl -w {name}={good}"
-            return Capability(False, f"{who} ({name}={bad})", cure)
+        if read(root / "proc/sys" / setting.replace(".", "/")) == bad:
+            why = f"user namespaces are not allowed here: {who} ({setting}={bad})"
+            cure = f"Runs use loopback; to allow it: sudo sysctl -w {setting}={good}"
+            return Capability(False, why, cure)
     inside = (root / ".dockerenv").exists() or "KUBERNETES_SERVICE_HOST" in os.environ
     who = "this container's security profile" if inside else "this system"
     why = f"{who} does not let us make a network namespace ({answer})"
     return Capability(False, why, "Runs use loopback.")
 
 
-_OFFERS = (  # what, the parts of the kernel that it needs, what it means, and what is done without
-    (
-        "hosts",
-        ("veth", "bridge"),
-        "each task has an address of its own, and hosts are switches between them",
-        "Workers on several hosts share one; ours talk over TCP between them.",
-    ),
-    (
-        "rate",
-        ("veth", "bridge", "tbf"),
-        "the kernel's token bucket (tbf) holds links to their rate",
-        "Our own exchange keeps to it; what frameworks send is not held back.",
-    ),
-    (
-        "delay",
-        ("veth", "bridge", "netem"),
-        "the kernel (netem) delays what goes over a link",
-        "Our own exchange delays; what frameworks send is not.",
-    ),
-    (
-        "loss",
-        ("veth", "bridge", "nftables"),
-        "the kernel (nftables) drops packets at random on a link that is to lose some",
-        "Links that lose packets are refused: leave loss out.",
-    ),
-    (
-        "meter",
-        ("veth", "bridge"),
-        "the kernel counts what each task and each host sends and receives",
-        "Bytes on the wire are not counted.",
-    ),
-)
+_OFFERS = {  # the part of the kernel that it needs besides interfaces; what it means; without it
+    "hosts": ("", "each host is a switch, each task has an address", "Hosts share one address."),
+    "rate": ("tbf", "the kernel holds links to their rate", "Only our own exchange keeps to it."),
+    "delay": ("netem", "the kernel delays what a link carries", "Only our own exchange does."),
+    "loss": ("nftables", "the kernel drops packets where a link is to", "Leave loss out."),
+    "meter": ("", "the kernel counts what each task and host sends", "Bytes are not counted."),
+}
 
 
 def network_parts(can: Capability) -> dict[str, Capability]:
-    """What a run's own network can have here, each with the reason: hosts, the rate of their links,
-    their delay and loss, and the meter. `can`: whether there is a private network.
+    """List what a run's own network can have here, each with the reason: hosts, the rate of their
+    links, their delay and loss, and the meter. `can`: whether there is a private network.
     """
     offers = {}
-    for what, needs, why, cure in _OFFERS:
-        missing = " or ".join(part for part in needs if part not in can.parts)
+    for what, (part, why, cure) in _OFFERS.items():
+        needs = [*namespaces.LINKS, part] if part else namespaces.LINKS
+        missing = " or ".join(each for each in needs if each not in can.parts)
         lacks = f"this kernel has no {missing}" if can.ok else "there is no private network"
         offers[what] = Capability(False, lacks, cure) if missing else Capability(True, why)
     return offers
@@ -236,9 +206,7 @@ def network_parts(can: Capability) -> dict[str, Capability]:
 def machine_rows(machine: Machine) -> list[tuple[str, str, str]]:
     """The machine as a table: what, how much of it, and what that means for a learner."""
     system = f"{machine.system}, Python {machine.python}"
-    memory = "not known"
-    if machine.memory_total:
-        memory = f"{gigabytes(machine.memory)} free of {gigabytes(machine.memory_total)}"
+    memory = f"{gigabytes(machine.memory)} free of {gigabytes(machine.memory_total)}"
     tpu = "TPUStrategy can be used." if machine.tpu else "Only TPUStrategy needs one."
     abilities = {
         "warm fork": machine.fork,
@@ -248,32 +216,30 @@ def machine_rows(machine: Machine) -> list[tuple[str, str, str]]:
     return [
         ("system", system, "Every task is a process of its own on it."),
         ("cores", *_cores(machine)),
-        ("memory", memory, machine.memory_why),
+        ("memory", memory if machine.memory_total else "not known", machine.memory_why),
         ("GPU", *_gpus(machine)),
         ("TPU", "yes" if machine.tpu else "none", tpu),
-        *(
-            (what, "yes" if can.ok else "no", sentence(f"{can.why}. {can.cure}"))
-            for what, can in abilities.items()
-        ),
+    ] + [
+        (what, "yes" if can.ok else "no", sentence(f"{can.why}. {can.cure}"))
+        for what, can in abilities.items()
     ]
 
 
 def _cores(machine: Machine) -> tuple[str, str]:
-    cores, total = machine.cores, machine.cores_total
-    name = f"{cores}{f' of {total}' if cores < total else ''}, {machine.cpu_name}"
-    if cores >= 4:
-        return name, f"Up to {cores} workers compute at the same time."
+    name = f"{machine.cores} of {machine.cores_total}, {machine.cpu_name}"
+    if machine.cores >= 4:
+        return name, f"Up to {machine.cores} workers compute at the same time."
     turns = "no speed-up from compute, unless device_ms emulates a device for each"
-    return name, f"From {cores + 1} workers on they take turns: {turns}."
+    return name, f"From {machine.cores + 1} workers on they take turns: {turns}."
 
 
 def _gpus(machine: Machine) -> tuple[str, str]:
-    if not (here := len(machine.gpus)):
+    if not machine.gpus:
         return "none", "Not needed: only NCCL asks for GPUs, for two of them."
     names = ", ".join(f"{gpu.name} ({gigabytes(gpu.memory)})" for gpu in machine.gpus)
     none = "none of the installed frameworks, whose builds are without CUDA"
-    nccl = "NCCL needs two." if here == 1 else f"NCCL can join up to {here} workers."
-    return names, f"Used by {', '.join(machine.cuda_frameworks) or none}. {nccl}"
+    used = f"Used by {', '.join(machine.cuda_frameworks) or none}."
+    return names, f"{used} NCCL joins workers that have one each."
 
 
 def versions() -> dict[str, str]:

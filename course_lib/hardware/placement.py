@@ -96,16 +96,15 @@ def _start(spec: RunSpec, machine: Machine) -> Reason:
 
 
 def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool, parameters: int) -> Reason:
-    """What the tasks need. Raises `SpecError` if they do not fit in the memory that is free."""
-    once, each = (mb * MB for mb in _MEMORY_MB[spec.framework, start])
-    once = 0 if warm and start == "fork" else once
-    sized = "parameters" in workloads.fields(spec.workload)
-    model = 4 * parameters * _COPIES[spec.framework]
-    each += model * spec.replicas
-    tasks = len(spec.tasks)
+    """Reckon what the tasks need. Raises `SpecError` if they do not fit in the free memory."""
     if machine.memory_total == 0:
         why = "How much is free cannot be read here, so nothing is refused."
         return Reason("memory", "not known", why)
+    once, each = (mb * MB for mb in _MEMORY_MB[spec.framework, start])
+    once = 0 if warm and start == "fork" else once
+    model = 4 * parameters * _COPIES[spec.framework]
+    each += model * spec.replicas
+    tasks = len(spec.tasks)
     need, fits = gigabytes(once + tasks * each), max(0, (machine.memory - once) // each)
     free, what = gigabytes(machine.memory), count(tasks, "task")
     if tasks <= fits:
@@ -115,32 +114,29 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool, parameters:
     if spec.replicas > 1:  # the workers that were asked for are the devices of one process
         most = (machine.memory - once - each) // max(model, 1) + spec.replicas
         what = f"{spec.replicas} devices of one process"
-    cure = "not even one worker fits: close other programs or notebooks"
-    if most > 0:
-        cure = f"at most {count(most, 'worker')}"
-    cure += ", or fewer parameters" if sized else ""
+    none = "not even one worker fits: close other programs or notebooks"
+    cure = f"at most {count(most, 'worker')}" if most > 0 else none
+    cure += ", or fewer parameters" if "parameters" in workloads.fields(spec.workload) else ""
     text = f"{spec.framework} needs about {need} for {what}, this machine has {free} free: {cure}"
     raise SpecError("workers", spec.shares, text)
 
 
 def _gpus(spec: RunSpec, machine: Machine) -> tuple[int, Reason]:
-    """How many GPUs are used: one for each that computes, or none, so that workers stay alike."""
+    """Choose the GPUs: one for each worker that computes, or none, so that workers stay alike."""
     here, needed = len(machine.gpus), spec.shares
     if not here:
         return 0, Reason("device", "cpu", "No GPU was found; this run needs none.")
     gpus = f"{count(here, 'GPU')} ({machine.gpus[0].name})"
     if spec.framework == "python":
-        own = "functions of your own compute on the CPU unless they say otherwise"
-        why = f"{gpus} left alone: {own}."
+        why = "left alone: functions of your own compute on the CPU unless they say otherwise"
     elif spec.framework not in machine.cuda_frameworks:
-        why = f"{gpus} left alone: the installed {spec.framework} is a build without CUDA."
+        why = f"left alone: the installed {spec.framework} is a build without CUDA"
     elif here < needed:
-        alike = "it takes one for each, so all compute on the CPU and stay alike"
-        why = f"{gpus} for {needed} workers: {alike}."
+        why = f"for {needed} workers: as there is not one for each, all compute on the CPU"
     else:
         each = "one for each worker" if needed > 1 else "the worker computes on one"
         return needed, Reason("device", "gpu", f"{gpus}: {each}.")
-    return 0, Reason("device", "cpu", why)
+    return 0, Reason("device", "cpu", f"{gpus} {why}.")
 
 
 def _native(spec: RunSpec, gpus: int) -> Reason:
@@ -175,14 +171,13 @@ def _refuse_open_doors(spec: RunSpec, machine: Machine) -> None:
     ask nobody who he is: a client of TensorFlow's may read and write files.
     """
     can, who = machine.private_network, machine.others
-    alone = spec.framework == "python" or len(spec.tasks) == 1
-    if can.ok or not who or alone:
+    if can.ok or not who or spec.framework == "python" or len(spec.tasks) == 1:
         return
-    what = f"{FRAMEWORKS[spec.framework]} in several processes"
     names = f"{', '.join(who[:3])}{' and others' if len(who) > 3 else ''}"
     why = f"{can.why}, so its servers, which let in anybody, would be open to {names}"
-    cure = "`lockstep doctor` says what a private network needs"
-    raise Unavailable(what, why, f"{cure}; LOCKSTEP_NETWORK=loopback runs it all the same.")
+    cure = "`lockstep doctor` says what a private network needs; LOCKSTEP_NETWORK=loopback runs it "
+    what = f"{FRAMEWORKS[spec.framework]} in several processes"
+    raise Unavailable(what, why, f"{cure}all the same.")
 
 
 def _network(spec: RunSpec, machine: Machine) -> tuple[Network, dict[str, Any], Reason]:
@@ -205,28 +200,29 @@ def _network(spec: RunSpec, machine: Machine) -> tuple[Network, dict[str, Any], 
         return kind, {}, Reason("network", kind, why)
     parts = network_parts(can)
     links_are = f" Links: {planned}." if (planned := planned_links(spec)) else ""
-    asked = {
-        "rate": any(link.mbit for link in links),
-        "delay": any(link.delay_ms for link in links),
-    }
-    for what in asked:
-        if asked[what] and not parts[what].ok:
+    wanted = {"rate": any(link.mbit for link in links), "delay": any(link.delay for link in links)}
+    for what, asked in wanted.items():
+        if asked and not parts[what].ok:
             only = "binds our own exchange only, not what a framework sends"
             links_are += f" Their {what} {only}: {parts[what].why}."
     if not (loss := parts["loss"]).ok and any(link.loss for link in links):
         raise Unavailable("a link that loses packets", loss.why, loss.cure)
-    imposers = {what: "kernel" if parts[what].ok else "exchange" for what in asked}
+    imposers = {what: "kernel" if parts[what].ok else "exchange" for what in wanted}
     imposers |= {"loss": "kernel"} if loss.ok else {}
     if parts["hosts"].ok:
-        why = f"{seen} Each task has an address of its own.{links_are}"
-        return "hosts", imposers, Reason("network", f"{hosts} hosts", why)
-    why = f"{seen} The {hosts} hosts are one, as {parts['hosts'].why}.{links_are}"
-    return kind, imposers, Reason("network", kind, why)
+        kind, where, each = "hosts", f"{hosts} hosts", "Each task has an address of its own."
+    else:
+        where, each = kind, f"The {hosts} hosts are one, as {parts['hosts'].why}."
+    return kind, imposers, Reason("network", where, f"{seen} {each}{links_are}")
 
 
 def _cores(spec: RunSpec, machine: Machine, gpus: int) -> str:
-    """How the workers share the cores, in a sentence."""
+    """Say how the workers share the cores, in a sentence."""
     cores, workers = machine.cores, spec.workers
+    would = "device time is emulated"
+    if not spec.device_ms:
+        would = "device_ms would emulate a device for each"
+    how = f"they take turns, so expect no speed-up from compute; {would}"
     if gpus:
         how = "they only have to feed the GPUs"
     elif spec.replicas > 1:
@@ -234,10 +230,5 @@ def _cores(spec: RunSpec, machine: Machine, gpus: int) -> str:
     elif workers == 1:
         how = "all of this machine is its own"
     elif cores >= workers:
-        each = count(cores // workers, "core")
-        how = f"each has {each} to itself, so they do compute at the same time"
-    else:
-        would = "device_ms would emulate a device for each"
-        device = "device time is emulated" if spec.device_ms else would
-        how = f"they take turns, so expect no speed-up from compute; {device}"
+        how = f"each has {count(cores // workers, 'core')} to itself: they compute at the same time"
     return f"{count(cores, 'core')} for {count(workers, 'worker')}: {how}."

@@ -15,8 +15,6 @@ Nothing here can be seen from outside, or outlives the processes in it. Sources:
 tc-tbf(8), tc-netem(8).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -43,25 +41,6 @@ _QUEUE = 4 << 20  # bytes that may wait at a link before some are lost
 # bytes fills, in ticks of 64 ns. The slowest passes a packet in a minute and a half.
 _SLOWEST, _UNLIMITED = 16, 1 << 32
 _MANY = 65535  # packets that Linux may pass on as one, as it does where nothing is lost
-
-
-def build(spec: RunSpec, facts: RunFacts) -> Hosts | None:
-    """Move this process into the network that was planned for a run; the hosts, if it has some.
-
-    Raises `Unavailable` where the system refuses now what it allowed before.
-    """
-    if facts.network in OPEN:
-        return None
-    try:
-        namespaces.make_private()
-        if facts.network == "private":
-            return None
-        links = {host: spec.link_of(host) for host in spec.all_hosts}
-        return Hosts(spec.places, links, facts.rate == "kernel", facts.delay == "kernel")
-    except Exception as error:  # pyroute2 has errors of its own besides OSError
-        cure = "Set LOCKSTEP_NETWORK=loopback to do without, or run fewer clusters at a time."
-        why = f"the system refuses it now ({error})"
-        raise Unavailable("a network of the run's own", why, cure) from error
 
 
 class Hosts:
@@ -141,44 +120,32 @@ class Hosts:
         self.namespaces[task] = there = namespaces.another()
         with _routes() as inner:
             namespaces.enter(self.core)
-            end = {"ifname": INTERFACE, "net_ns_fd": there}
-            self._add(
-                routes,
-                self._port[task],
-                kind="veth",
-                master=self._index[f"host{self.places[task]}"],
-                peer=end,
-            )
+            switch, end = f"host{self.places[task]}", {"ifname": INTERFACE, "net_ns_fd": there}
+            master = self._index[switch]
+            self._add(routes, self._port[task], kind="veth", master=master, peer=end)
             index = _index(inner, INTERFACE)
             inner.addr("add", index=index, address=self.addresses[task], prefixlen=PREFIX)
             inner.link("set", index=index, state="up")
 
     def _shape(self, routes: Any, host: int, link: Link) -> None:
         """Hold both ends of a host's line to its link's rate, delay what leaves the host, and drop
-        what the link is to lose.
+        what the link is to lose: packets one by one, so none may be passed on together.
         """
-        rate = round(link.bytes_per_second) if self.rate and link.mbit else _UNLIMITED
+        rate = max(round(link.bytes_per_second), _SLOWEST) if link.mbit else _UNLIMITED
         bucket = {}
-        if rate < _UNLIMITED:
-            rate = max(rate, _SLOWEST)
+        if self.rate and rate < _UNLIMITED:
             burst = max(_LEAST, round(rate * _BUCKET))
             bucket = {"tbf": {"rate": rate, "burst": burst, "limit": _QUEUE}}
         delay = {"netem": {"delay": round(link.delay * 1e6)}} if self.delay and link.delay else {}
-        self._queue(routes, f"up{host}", delay | bucket)
-        self._queue(routes, f"dn{host}", bucket)
-        self._lose(routes, host, link.loss)
-
-    def _lose(self, routes: Any, host: int, share: float) -> None:
-        """Drop a share of the packets that come to a host, and of those that leave it: one by one,
-        so none may be passed on together.
-        """
         ends = f"up{host}", f"dn{host}"
-        if share != self._lost.get(host, 0.0):
-            namespaces.lose(f"host{host}", ends, share)
+        for end, wanted in zip(ends, (delay | bucket, bucket), strict=True):
+            self._queue(routes, end, wanted)
+        if link.loss != self._lost.get(host, 0.0):
+            namespaces.lose(f"host{host}", ends, link.loss)
             for end in ends:
-                together = 1 if share else _MANY
+                together = 1 if link.loss else _MANY
                 routes.link("set", index=self._index[end], gso_max_segs=together)
-            self._lost[host] = share
+            self._lost[host] = link.loss
 
     def _queue(self, routes: Any, name: str, wanted: dict[str, dict[str, int]]) -> None:
         """Give an interface the `wanted` queueing disciplines (kind -> settings), outermost first.
@@ -195,8 +162,25 @@ class Hosts:
             handle = number << 16
             routes.tc("replace", kind, index, handle=handle, parent=parent, **settings)
             parent = handle + 1  # the one class of this discipline
-            if kind not in there:
-                there.append(kind)
+            there[:] = [*wanted][:number]
+
+
+def build(spec: RunSpec, facts: RunFacts) -> Hosts | None:
+    """Move this process into the network that was planned for a run; the hosts, if it has some.
+
+    Raises `Unavailable` where the system refuses now what it allowed before.
+    """
+    if facts.network in OPEN:
+        return None
+    try:
+        namespaces.make_private()
+        links = {host: spec.link_of(host) for host in spec.all_hosts}
+        by_kernel = facts.rate == "kernel", facts.delay == "kernel"
+        return Hosts(spec.places, links, *by_kernel) if facts.network == "hosts" else None
+    except Exception as error:  # pyroute2 has errors of its own besides OSError
+        cure = "Set LOCKSTEP_NETWORK=loopback to do without, or run fewer clusters at a time."
+        why = f"the system refuses it now ({error})"
+        raise Unavailable("a network of the run's own", why, cure) from error
 
 
 def _routes() -> Any:

@@ -1,16 +1,29 @@
-"""Lays out where the tasks of a run are reached: at an address of their own on a host, or at a port
-of the loopback interface.
+"""Lays out the network of a run without the kernel's help: addresses and ports of its tasks, and
+links between hosts where the kernel cannot impose them.
+
+Shared memory then says when each link will be free again. A sender reserves its host's uplink and
+the receiver's downlink for as long as the bytes of its message take. That gives the time at which
+the message is due, and the receiver does not read it before. So all ranks of a host share its link,
+and nobody has to sleep in order to be slow. Only our own exchange keeps to it, not what a framework
+sends.
 """
 
 import contextlib
+import fcntl
 import itertools
+import mmap
+import os
 import socket
 import sys
+import time
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
 
+import numpy as np
 import psutil
+
+from course_lib.spec.fields import Link
 
 LOOPBACK = "127.0.0.1"
 LOOPBACK_INTERFACE = "lo" if sys.platform == "linux" else "lo0"
@@ -24,22 +37,17 @@ _RANGE, PREFIX = (198, 18), 15  # bits that all addresses have in common
 
 
 def addresses(places: Mapping[str, int]) -> dict[str, str]:
-    """The address of each task, from the host of each: 198.18.3.1 is the first task of host 3."""
-    taken: Counter[int] = Counter()
-    found = {}
-    for task, host in places.items():
-        found[task] = _address(host, taken[host])
-        taken[host] += 1
-    return found
-
-
-def _address(host: int, number: int) -> str:
-    """The address of a host's task. The second half of the range is for hosts from 256 on, or for
-    tasks from 250 on: no run has enough tasks for both.
+    """The address of each task, from the host of each: 198.18.3.1 is the first task of host 3. The
+    second half of the range is for hosts from 256 on, or for tasks of a host from 250 on: no run
+    has enough tasks for both.
     """
-    high, low = divmod(host, 256)
-    many, few = divmod(number, 250)
-    return f"{_RANGE[0]}.{_RANGE[1] + high + many}.{low}.{few + 1}"
+    taken: Counter[int] = Counter()
+    addresses = {}
+    for task, host in places.items():
+        (high, low), (many, few) = divmod(host, 256), divmod(taken[host], 250)
+        addresses[task] = f"{_RANGE[0]}.{_RANGE[1] + high + many}.{low}.{few + 1}"
+        taken[host] += 1
+    return addresses
 
 
 def reserve_ports(tasks: Iterable[str], address: str = LOOPBACK) -> dict[str, socket.socket]:
@@ -50,15 +58,12 @@ def reserve_ports(tasks: Iterable[str], address: str = LOOPBACK) -> dict[str, so
     framework in the task can still bind it, since both sides set SO_REUSEADDR (libuv, in torch) or
     SO_REUSEPORT (gRPC, in TensorFlow).
     """
-    held = {}
-    with ExitStack() as undo:
-        for task in tasks:
-            held[task] = sock = undo.enter_context(socket.socket())
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-            sock.bind((address, 0))
-        undo.pop_all()
-    return held
+    sockets = {task: socket.socket() for task in tasks}
+    for sock in sockets.values():
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+        sock.bind((address, 0))
+    return sockets
 
 
 def shut_out(ports: Iterable[int], but: str = LOOPBACK) -> list[socket.socket]:
@@ -69,18 +74,18 @@ def shut_out(ports: Iterable[int], but: str = LOOPBACK) -> list[socket.socket]:
 
     An address that the machine gets later is not among them.
     """
-    held = []
+    sockets = []
     families = (socket.AF_INET, socket.AF_INET6)
-    found = [a for each in psutil.net_if_addrs().values() for a in each if a.family in families]
-    for port, address in itertools.product(ports, {a.address for a in found} - {but, "::1"}):
+    known = [a for each in psutil.net_if_addrs().values() for a in each if a.family in families]
+    for port, address in itertools.product(ports, {a.address for a in known} - {but, "::1"}):
         family, _, _, _, where = socket.getaddrinfo(address, port)[0]
         sock = socket.socket(family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         with contextlib.suppress(OSError):
             sock.bind(where)
             sock.listen(0)
-        held.append(sock)
-    return held
+        sockets.append(sock)
+    return sockets
 
 
 def by_job(addresses: Mapping[str, str]) -> dict[str, list[str]]:
@@ -97,10 +102,77 @@ def interface(address: str) -> str:
     """The interface of this machine that has an address."""
     if address == LOOPBACK:
         return LOOPBACK_INTERFACE
-    found = psutil.net_if_addrs().items()
-    return next((name for name, has in found if address in {a.address for a in has}), INTERFACE)
+    known = psutil.net_if_addrs().items()
+    return next((name for name, has in known if address in {a.address for a in has}), INTERFACE)
 
 
 def host_name(host: int) -> str:
     """Return the name of a host in the trace."""
     return f"host:{host}"
+
+
+# --- links that our own exchange imposes ---
+
+PAYLOAD = 1448 / 1514
+"""The share of a message in the bytes on a wire: a full Ethernet packet, less the headers of
+Ethernet, IP and TCP.
+"""
+
+# payload bytes a second, seconds, when the uplink and the downlink will be free
+_RATE, _DELAY, _UP, _DOWN = range(4)
+_PATIENCE = 0.1  # seconds: a process that is paused while it reserves must not stop the others
+
+
+def lay(path: Path, links: Mapping[int, Link]) -> None:
+    """Make the file that tells all processes of a run the link of each host."""
+    path.touch(mode=0o600)
+    os.truncate(path, 4 * np.dtype(np.float64).itemsize * (max(links) + 1))
+    with contextlib.closing(Wires(path)) as wires:
+        for host, link in links.items():
+            wires.change(host, link)
+
+
+class Wires:
+    """The links of all hosts of a run, seen from one process, in the file that `lay` made."""
+
+    def __init__(self, path: Path) -> None:
+        with path.open("r+b") as file:
+            self._fd = os.dup(file.fileno())
+        self._hosts = np.frombuffer(mmap.mmap(self._fd, 0), np.float64).reshape(-1, 4)
+
+    def change(self, host: int, link: Link) -> None:
+        """Give a host another link, from now on."""
+        self._hosts[host, :_UP] = link.bytes_per_second * PAYLOAD, link.delay
+
+    def due(self, src: int, dst: int, size: int) -> float:
+        """Return when a message of `size` bytes, sent by `src` now, has arrived at host `dst`, on
+        the clock of all processes.
+        """
+        here, there = self._hosts[src], self._hosts[dst]
+        if here[_DELAY] == 0 and here[_RATE] == there[_RATE] == np.inf:
+            return 0.0
+        with self._reserving():
+            begins = max(time.monotonic(), here[_UP])
+            here[_UP] = begins + size / here[_RATE]
+            there[_DOWN] = max(begins, there[_DOWN]) + size / there[_RATE]
+            return float(max(here[_UP], there[_DOWN]) + here[_DELAY])
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    @contextlib.contextmanager
+    def _reserving(self) -> Iterator[None]:
+        """Keep others from reserving during the block, unless one of them takes too long."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    break
+                time.sleep(50e-6)
+        try:
+            yield
+        finally:
+            fcntl.flock(self._fd, fcntl.LOCK_UN)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from course_lib.cluster import nursery
-from course_lib.cluster.prepared import Prepared
+from course_lib.cluster.run import Prepared
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.launch import prepare

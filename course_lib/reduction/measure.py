@@ -15,7 +15,7 @@ from course_lib.collectives import AlphaBeta, Schedule, Topology, bus_bandwidth,
 from course_lib.errors import LockstepError, SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
-from course_lib.network.wires import PAYLOAD
+from course_lib.network.layout import PAYLOAD
 from course_lib.record.events import Message
 from course_lib.record.reality import SIMULATED, over
 from course_lib.record.trace import Trace

@@ -10,8 +10,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from course_lib import hardware, workloads
-from course_lib.cluster.prepared import Prepared
-from course_lib.cluster.run import START, Run
+from course_lib.cluster.run import START, Prepared, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
 from course_lib.record.events import clock

@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +62,7 @@ def facts(quick: bool) -> dict[str, Any]:
         "date": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
         "quick": quick,
         "load_before": [round(load, 2) for load in os.getloadavg()],
-        "machine": hardware.probe().as_dict(),
+        "machine": asdict(hardware.probe()),
         "versions": hardware.versions(),
     }
 

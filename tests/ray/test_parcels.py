@@ -69,14 +69,14 @@ def test_what_a_task_leaves_to_be_found_reaches_all_others_once(tmp_path: Path) 
     there = [Parcels(files, [f"worker:{n}"]) for n, files in enumerate(nodes)]
     here = [Parcels(driver) for _ in nodes]
     (nodes[0].meetings / "all-1").mkdir()
-    (nodes[0].meetings / "all-1" / "0.tcp").write_text("{}")
+    (nodes[0].meetings / "all-1" / "0.door").write_text("{}")
     for _ in range(2):
         for theirs, ours in zip(there, here, strict=True):
             ours.keep(theirs.new())
         brought = [ours.new() for ours in here]
         for theirs, parcels in zip(there, brought, strict=True):
             theirs.keep(parcels)
-    assert (nodes[1].meetings / "all-1" / "0.tcp").read_text() == "{}"
+    assert (nodes[1].meetings / "all-1" / "0.door").read_text() == "{}"
     assert [theirs.new() for theirs in there] == [[], []]
     assert [ours.new() for ours in here] == [[], []]
 

@@ -17,7 +17,7 @@ import pytest
 
 from course_lib import hardware
 from course_lib.cluster import nursery
-from course_lib.cluster.node import Listener, Node
+from course_lib.cluster.node import Node, Report
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.run import Run
 from course_lib.cluster.supervisor import Supervisor
@@ -47,7 +47,7 @@ class TwoNodes(Local):
         first, *more = kernel.receive() or [{}]
         files = RunDir(first["start"])
 
-        def connect(selector: Any, listener: Listener, which: Sequence[str]) -> dict[str, Node]:
+        def connect(selector: Any, report: Report, which: Sequence[str]) -> dict[str, Node]:
             found: dict[str, Node] = {}
             for n in range(2):
                 tasks = [task for task in files.spec.tasks[n::2] if task in which]
@@ -57,7 +57,7 @@ class TwoNodes(Local):
                 channel.post(start=str(files.path), engine="ray", tasks=tasks)
                 [said] = channel.receive() or [{}]
                 self.channels.append(channel)
-                away: Node = Away(f"node {n}", said["addresses"], channel, selector, listener)
+                away: Node = Away(f"node {n}", said["addresses"], channel, selector, report)
                 found |= dict.fromkeys(tasks, away)
             return found
 

@@ -83,7 +83,7 @@ def test_a_learners_arrays_are_sent_once_to_a_node_however_many_tasks_it_has(clu
 
     def sent() -> dict[int, int]:
         inodes = {inode for process in raylets_of_it for inode in _inodes(process.pid)}
-        return {c.inode: c.counts.sent for c in _connections() if c.inode in inodes}
+        return {c.inode: c.counts[0] for c in _connections() if c.inode in inodes}
 
     before = sent()
     fields: dict[str, Any] = {"framework": "torch", "workload": mine, "workers": 6, "steps": 3}

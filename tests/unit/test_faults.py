@@ -6,7 +6,7 @@ import pytest
 
 from course_lib import hardware
 from course_lib.__main__ import main
-from course_lib.cluster.agenda import Agenda
+from course_lib.cluster.roster import Agenda
 from course_lib.commands import shared
 from course_lib.errors import SpecError
 from course_lib.racing.entrants import line_up, parse_entrant

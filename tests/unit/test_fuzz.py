@@ -27,10 +27,9 @@ from hypothesis import strategies as st
 from course_lib import launch
 from course_lib.__main__ import app, main
 from course_lib.cluster import nursery
-from course_lib.cluster.agenda import Agenda
-from course_lib.cluster.node import Here
+from course_lib.cluster.node import Node
 from course_lib.cluster.pipes import LONGEST, pair
-from course_lib.cluster.roster import Roster
+from course_lib.cluster.roster import Agenda, Roster
 from course_lib.cluster.supervisor import Supervisor
 from course_lib.collectives import ring
 from course_lib.course.grading import read
@@ -299,10 +298,10 @@ def test_a_supervisor_hears_states_and_steps_and_nothing_else(said: list[bytes])
     )
     channel, theirs = pair()
     heard: list[str] = []
-    node: Any = Here.__new__(Here)
+    node: Any = Node.__new__(Node)
     node.channels, node.selector = {"worker:0": channel}, mock.Mock()
     supervisor: Any = Supervisor.__new__(Supervisor)
-    node.listener = supervisor
+    node.report = supervisor.hear
     supervisor.roster, supervisor.agenda = Roster(spec.tasks), Agenda(spec)
     supervisor.nodes, supervisor._happen = {"worker:0": node}, lambda faults: None
     supervisor.note = lambda task, state: heard.append(state)

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from course_lib.exchange.meeting import Meeting
+from course_lib.exchange.group import Meeting
 from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.rundir import RunDir
 from course_lib.spec.run_spec import RunSpec

@@ -14,12 +14,17 @@ LIB = Path(__file__).parents[2] / "course_lib"
 ROOMS = (
     "__main__.py",
     "activity.py",
+    "cluster",
+    "collectives",
     "commands/exercises.py",
     "commands/kernel.py",
     "commands/machine.py",
     "course",
     "cures.py",
     "errors.py",
+    "exchange",
+    "hardware",
+    "network",
     "notebook",
     "text.py",
 )

@@ -12,7 +12,7 @@ from typing import Any
 import ray
 from ray.util import placement_group_table
 
-from course_lib.cluster.node import Listener
+from course_lib.cluster.node import Report
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.supervisor import Supervisor
 from course_lib.engines.ray.cluster import (
@@ -116,9 +116,7 @@ class RayEngine:
                 files = RunDir(first["start"])
                 links: list[Link] = []
 
-                def reach(
-                    selector: Any, listener: Listener, tasks: Sequence[str]
-                ) -> dict[str, Away]:
+                def reach(selector: Any, report: Report, tasks: Sequence[str]) -> dict[str, Away]:
                     nodes = self._moved(tasks) if links else self.nodes
                     for link in links if nodes else ():
                         if set(link.node.tasks) & set(tasks):
@@ -127,7 +125,7 @@ class RayEngine:
                     for node, opened in zip(nodes, self._open(files, nodes, timeout), strict=True):
                         link = Link(node, files)
                         links.append(link)
-                        away = Away(node.name, opened, link.channel, selector, listener)
+                        away = Away(node.name, opened, link.channel, selector, report)
                         nodes_by_task |= dict.fromkeys(node.tasks, away)
                     return nodes_by_task
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 from course_lib.cluster import keeper
-from course_lib.cluster.node import Here, Listener, wait
+from course_lib.cluster.node import Node, Report, wait
 from course_lib.cluster.pipes import Channel, ready
 from course_lib.cluster.process import StartTask
 from course_lib.cluster.roster import Attempt
@@ -20,11 +20,10 @@ from course_lib.record.events import Traffic, clock, keep_to
 from course_lib.record.rundir import RunDir
 from course_lib.spec.fields import Link
 
-COUNTED = 0.25  # seconds for which what was counted may wait for company: each message costs
 FAREWELL = 5.0  # seconds that a node has to end its processes and to bring the last of the record
 
 
-class Away:
+class Away(Node):
     """The supervisor's end: a node called `name`, which has these tasks at `addresses`."""
 
     due = math.inf  # it wakes us whenever there is something to do
@@ -35,13 +34,13 @@ class Away:
         addresses: Mapping[str, str],
         channel: Channel,
         selector: selectors.BaseSelector,
-        listener: Listener,
+        report: Report,
     ) -> None:
         self.name, self.addresses, self.channel = name, addresses, channel
-        self.listener, self._selector = listener, selector
+        self.report, self.selector = report, selector
         self._going = set[str]()  # tasks that have a process
-        self.lost, self._until = False, ""
-        selector.register(channel, selectors.EVENT_READ, self._hear)
+        self._until = ""
+        selector.register(channel, selectors.EVENT_READ, self._hear_node)
 
     def meet(self, addresses: dict[str, list[str]]) -> None:
         self.channel.post(do="meet", addresses=addresses)
@@ -63,7 +62,7 @@ class Away:
     def join(self, host: int, joined: bool, **cause: str) -> None:
         raise LockstepError("links between nodes are as they are")
 
-    def look(self, last: bool = False) -> None:
+    def poll(self, last: bool = False) -> None:
         """Nothing is due here."""
 
     def clean(self) -> None:
@@ -79,65 +78,24 @@ class Away:
             self.channel.flush()
         self.channel.close()
 
-    def _hear(self) -> None:
+    def _hear_node(self) -> None:
         messages = self.channel.receive()
         for message in messages or ():
             match message:
-                case {"began": [task, pid]}:
-                    self.listener.began(task, pid)
-                case {"heard": [task, words]}:
-                    self.listener.heard(task, words)
-                case {"halted": [task, halted]}:
-                    self.listener.halted(task, halted)
-                case {"counted": [*traffic]}:
-                    self.listener.counted([Traffic(*each) for each in traffic])
                 case {"until": float(until)}:
                     self._until = f", and with it what it recorded after {until:.1f} s"
-                case {"ended": [task, status, why]}:
-                    self._going.discard(task)
-                    self.listener.ended(task, status, why)
+                case {"event": ["counted", traffic]}:
+                    self.report("counted", [Traffic(*each) for each in traffic])
+                case {"event": [event, *about]}:
+                    if event == "ended":
+                        self._going.discard(about[0])
+                    self.report(event, *about)
         if messages is None:
-            self._selector.unregister(self.channel)
+            self.selector.unregister(self.channel)
             self.lost = True
             for task in sorted(self._going):
-                self.listener.ended(task, 1, f"its node, {self.name}, was lost{self._until}")
+                self.report("ended", task, 1, f"its node, {self.name}, was lost{self._until}")
             self._going.clear()
-
-
-class _Reporter:
-    """Sends what happens on a node to the supervisor, see `Listener`."""
-
-    def __init__(self, channel: Channel) -> None:
-        self._channel = channel
-        self._counted, self._due = list[Traffic](), 0.0
-
-    def began(self, task: str, pid: int) -> None:
-        self._post(began=[task, pid])
-
-    def heard(self, task: str, message: dict[str, Any]) -> None:
-        self._post(heard=[task, message])
-
-    def halted(self, task: str, halted: bool) -> None:
-        self._post(halted=[task, halted])
-
-    def ended(self, task: str, status: int, why: str = "") -> None:
-        self._post(ended=[task, status, why])
-
-    def counted(self, traffic: list[Traffic]) -> None:
-        self._counted += traffic
-        if clock() >= self._due:
-            self._post()
-
-    def _post(self, **message: Any) -> None:
-        """Tell this, and before it what was counted so far."""
-        if self._counted:
-            self._channel.post(counted=self._counted)
-            self._counted, self._due = [], clock() + COUNTED
-        if message:
-            self._channel.post(**message)
-
-    def note(self, who: str, state: str, why: str = "", **facts: Any) -> None:
-        """Networks that are imposed are of one machine only."""
 
 
 def serve(
@@ -154,7 +112,11 @@ def serve(
     keep_to(ahead)
     keeper.keep(channel, files, lifeline)
     selector = selectors.DefaultSelector()
-    here = Here(files, tasks, start_task, selector, _Reporter(channel), channel)
+
+    def report(*event: Any) -> None:
+        channel.post(event=event)
+
+    here = Node(files, tasks, start_task, selector, report, channel)
     channel.post(addresses=here.addresses)
     going = True
 
@@ -185,7 +147,7 @@ def serve(
     try:
         while going:
             wait(selector, here.due, clock())
-            here.look()
+            here.poll()
     except Exception:  # the supervisor takes this node for lost; the reason is in the log
         traceback.print_exc()
     finally:

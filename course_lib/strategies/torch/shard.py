@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 import torch
 
 from course_lib.cluster.task import Task
-from course_lib.exchange.meeting import Meeting
+from course_lib.exchange.group import Meeting
 from course_lib.exchange.messages import Peer, ready
 from course_lib.record.events import Lifecycle, clock, from_lines
 from course_lib.record.files import read_lines

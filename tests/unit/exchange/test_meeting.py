@@ -4,7 +4,7 @@ import os
 import socket
 from pathlib import Path
 
-from course_lib.exchange.meeting import Meeting
+from course_lib.exchange.group import Meeting
 
 
 def test_who_does_not_know_the_secret_is_not_let_in(tmp_path: Path) -> None:
