@@ -158,7 +158,7 @@ def test_stamps_in_a_graph_wait_for_what_they_follow_and_hold_what_follows_them(
     def work(task):
         import tensorflow as tf
 
-        from course_lib.strategies.tensorflow.steps import WallClock, after, hold
+        from course_lib.strategies.tensorflow.steps import after, clock_offset, hold
 
         def slowly(value: Any) -> Any:
             return tf.numpy_function(
@@ -175,7 +175,7 @@ def test_stamps_in_a_graph_wait_for_what_they_follow_and_hold_what_follows_them(
 
         begin = time.monotonic()
         first, second, _ = graph(tf.constant(1.0), tf.constant(2.0)).numpy().tolist()
-        offset = WallClock().offset()
+        offset = clock_offset()
         return [begin, first + offset, second + offset, time.monotonic()]
 
     with start(work, framework="tensorflow", workers=1) as run:

@@ -23,7 +23,7 @@ import tensorflow as tf
 from course_lib.record.events import Phase, Read, Update, clock
 from course_lib.strategies import saving
 from course_lib.strategies.tensorflow.server import PATIENCE, POLL, ServersStep, over
-from course_lib.strategies.tensorflow.steps import WallClock
+from course_lib.strategies.tensorflow.steps import clock_offset
 from course_lib.workloads import order
 
 LOST = (tf.errors.UnavailableError, tf.errors.AbortedError, tf.errors.CancelledError)
@@ -76,7 +76,7 @@ def hand_out(chief: ServersStep, program: Any, steps: range) -> Iterator[Any]:
     Yields what came of them, as it comes. Raises TimeoutError if nothing comes for `PATIENCE`, and
     any error of a step or of the chief's loops.
     """
-    workers, wall, heard = chief.spec.workers, WallClock(), clock()
+    workers, heard = chief.spec.workers, clock()
     shares: Iterator[tuple[int, int]] = itertools.product(steps, range(workers))
     ahead = 2 * workers  # for each worker one under way, and one to go on with
     pool = ThreadPoolExecutor(ahead, "lockstep-fetch")
@@ -102,7 +102,7 @@ def hand_out(chief: ServersStep, program: Any, steps: range) -> Iterator[Any]:
                     shares = itertools.chain([work], shares)
                     time.sleep(POLL)
                     continue
-                yield ShareDone(values, len(chief.shards), wall.offset())
+                yield ShareDone(values, len(chief.shards), clock_offset())
     finally:
         for threads in (line, pool):
             threads.shutdown(wait=False, cancel_futures=True)
@@ -129,7 +129,7 @@ def _finished(chief: ServersStep, pending: dict[Future[Any], tuple[int, int]]) -
 
 
 class ShareDone:
-    """What came of a `share` of a step: who computed it, its loss as a sum and what that is to be
+    """The outcome of a `share` of a step: who computed it, its loss as a sum and what that is to be
     divided by, its times, the version `read` of each shard, and the updates `applied`: a row
     [version written, gradients, begun, ended] for each shard.
 

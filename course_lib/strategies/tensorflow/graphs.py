@@ -1,4 +1,4 @@
-"""What can be read off the graph of a training step: the memory that its tensors take up, and the
+"""Facts that the graph of a training step tells: the memory that its tensors take up, and the
 multiplications in it.
 
 The tensors of a graph exist only while it runs, out of Python's sight. So their bytes are estimated

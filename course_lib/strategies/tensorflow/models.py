@@ -60,7 +60,7 @@ def rebuilt(workload: Workload, seed: int, weights: Mapping[str, np.ndarray]) ->
 
 
 def from_builder(workload: Workload, seed: int) -> Any:
-    """What a learner's own builder returns. Keras draws the seeds of initial weights and of dropout
+    """Call a learner's own builder. Keras draws the seeds of initial weights and of dropout
     from the random numbers that are seeded here.
     """
     keras.utils.set_random_seed(seed)
@@ -75,8 +75,8 @@ def with_variables(model: keras.Model, workload: Workload) -> keras.Model:
 
 
 def mode(model: keras.Model, training: bool) -> dict[str, bool]:
-    """What a call is told of training or not: nothing, as in Keras' `fit`, if the model's `call`
-    has no such argument.
+    """The argument that tells a call of training or not: none, as in Keras' `fit`, if the model's
+    `call` has no such argument.
     """
     takes = "training" in inspect.signature(model.call).parameters
     return {"training": training} if takes else {}
@@ -122,7 +122,7 @@ def weights_of(model: keras.Model) -> list[np.ndarray]:
 
 
 def is_seed(variable: keras.Variable) -> bool:
-    """Whether it is the state of a `keras.random.SeedGenerator`, such as dropout has: [seed,
+    """Check for the state of a `keras.random.SeedGenerator`, such as dropout has: [seed,
     count]. In each draw the count goes up by one.
     """
     return "seed_generator_state" in str(variable.name)
@@ -134,7 +134,7 @@ def seed_of(state: np.ndarray, seed: int, share: int = 0) -> int:
 
 
 def outputs_of(model: keras.Model, inputs: Tree) -> Tree:
-    """What this process's first copy of a model makes of inputs when it is not being trained."""
+    """Compute the outputs of this process's first copy of a model when it is not being trained."""
     trained = [first(value) for value in variables_of(model)]
     others = [first(variable.value) for variable in model.non_trainable_variables]
     how = mode(model, training=False)
@@ -214,7 +214,7 @@ def pair(loss: Any) -> Any:
 
 
 def count_of(loss: Any) -> Any:
-    """What a loss, and the gradients of its sum, are to be divided by; None for a mean."""
+    """The divisor of a loss, and of the gradients of its sum; None for a mean."""
     return tf.where(loss[1] > 0, loss[1], 1) if loss.shape.rank else None
 
 

@@ -155,7 +155,7 @@ def pull_others(step: ServersStep, number: Any, share: Any) -> list[Any]:
     Those of random numbers, such as dropout's, lie nowhere: they follow from the run's seed, the
     step and the share, so that they do not depend on who computes it.
     """
-    stored, values = iter(step.others), []
+    stored, values = iter(step.others.values()), []
     for variable in step.model.non_trainable_variables:
         if models.is_seed(variable):
             with tf.init_scope():  # its value is read now, not in the graph
@@ -176,7 +176,7 @@ def push_others(step: ServersStep, share: Any, before: list[Any], changed: list[
     pairs = [(old, new) for variable, old, new in every if not models.is_seed(variable)]
     stores = [
         (variable, new)
-        for variable, (old, new) in zip(step.others, pairs, strict=True)
+        for variable, (old, new) in zip(step.others.values(), pairs, strict=True)
         if new is not old  # a frozen weight
     ]
 

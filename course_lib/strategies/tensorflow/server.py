@@ -10,9 +10,10 @@ that fetches training examples and one that lets the emulated device time pass.
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -50,7 +51,7 @@ def serve(task: Task) -> None:
     )
     cluster = tf.distribute.cluster_resolver.TFConfigClusterResolver().cluster_spec()
     failures = list[Exception]()
-    functions = {EXAMPLES: examples_of(task, failures), DEVICE_TIME: device_time_of(task)}
+    functions = {EXAMPLES: partial(fetch, task, failures), DEVICE_TIME: partial(sleep, task)}
     script_ops._py_funcs._funcs.update(functions)  # which holds no function by itself
     server = tf.distribute.Server(cluster, job_name=task.job, task_index=task.index, config=options)
     serving(task, task.name).touch()
@@ -91,27 +92,23 @@ def on_worker(name: str, inputs: Sequence[Any], kinds: Sequence[Any]) -> Any:
         return tf.raw_ops.PyFunc(input=inputs, token=name, Tout=kinds)
 
 
-def examples_of(task: Task, failures: list[Exception]) -> Callable[..., Any]:
-    """The function that fetches the training examples of a share of a step's batch: the arrays of
-    inputs and targets, one after the other. What a dataset raises is left in `failures`: the worker
-    fails with it, and the chief, for which TensorFlow makes another error of it, does so later.
+def fetch(task: Task, failures: list[Exception], work: np.ndarray) -> list[np.ndarray]:
+    """Fetch the training examples of a share of a step's batch: the arrays of inputs and targets,
+    one after the other. What a dataset raises is left in `failures`: the worker fails with it, and
+    the chief, for which TensorFlow makes another error of it, does so later.
     """
     spec, train = task.spec, workloads.load(task.spec).train
-
-    def fetch(work: np.ndarray) -> list[np.ndarray]:
-        step, share, ahead = map(int, work)
-        drawn = np.random.SeedSequence([spec.seed, step, share]).generate_state(2)
-        random.seed(int(drawn[0])), np.random.seed(drawn[1])  # a dataset may draw
-        pieces = order.pieces(spec, train, step, share, spec.workers, ahead=ahead)
-        try:
-            examples = train.take(np.concatenate([indices for _, indices in pieces]))
-        except Exception as error:
-            failures.append(error)
-            time.sleep(100 * POLL)
-            raise
-        return list(leaves(examples).values())
-
-    return fetch
+    step, share, ahead = map(int, work)
+    drawn = np.random.SeedSequence([spec.seed, step, share]).generate_state(2)
+    random.seed(int(drawn[0])), np.random.seed(drawn[1])  # a dataset may draw
+    pieces = order.pieces(spec, train, step, share, spec.workers, ahead=ahead)
+    try:
+        examples = train.take(np.concatenate([indices for _, indices in pieces]))
+    except Exception as error:
+        failures.append(error)
+        time.sleep(100 * POLL)
+        raise
+    return list(leaves(examples).values())
 
 
 def examples(spec: Any, work: Any) -> Any:
@@ -126,19 +123,14 @@ def examples(spec: Any, work: Any) -> Any:
     return mapped(shaped, like, numbered(like))
 
 
-def device_time_of(task: Task) -> Callable[..., Any]:
-    """The function that sleeps for the emulated device time of a step, longer if the task is slowed
-    or has jitter: `Task.pace` for a step that was `busy` for some seconds. It returns the time.
+def sleep(task: Task, step: np.ndarray, busy: np.ndarray) -> float:
+    """Sleep for the emulated device time of a step, longer if the task is slowed or has jitter:
+    `Task.pace` for a step that was `busy` for some seconds. Returns the time.
     """
-
-    def sleep(step: np.ndarray, busy: np.ndarray) -> float:
-        factor, device_seconds = task.slow_factor, task.spec.device_ms / 1000
-        times, late = task.jitter.of_step(task.spec.seed, task.name, int(step))
-        seconds = factor * times * device_seconds + (factor - 1) * float(busy) + late
-        time.sleep(seconds)
-        return time.time()
-
-    return sleep
+    times, late = task.jitter.of_step(task.spec.seed, task.name, int(step))
+    device = task.slow_factor * times * task.spec.device_ms / 1000
+    time.sleep(device + (task.slow_factor - 1) * float(busy) + late)
+    return time.time()
 
 
 def device_time(step: Any, since: Any, until: Any) -> Any:
@@ -152,8 +144,8 @@ def device_time(step: Any, since: Any, until: Any) -> Any:
 
 @dataclass(frozen=True)
 class Shard:
-    """What one ps holds: a piece of the parameters, its `values`, the optimizer's `state` for them,
-    and a `version` that counts their updates.
+    """The part of one ps: a piece of the parameters, its `values`, the optimizer's `state` for
+    them, and a `version` that counts their updates.
     """
 
     task: str
@@ -169,8 +161,8 @@ class ServersStep(KerasStep):
     length as there are ps. So every ps holds, sends and receives the same number of bytes, however
     unequal the layers are. (In the strategy's scope TensorFlow would put whole variables, or rows
     of them, on the ps in turn.) What is not trained, such as the moving means of batch
-    normalisation and frozen weights, lies whole on the first ps: the `others`, in the order of
-    `kept`.
+    normalisation and frozen weights, lies whole on the first ps: the `others`, by name; `kept` are
+    the chief's own.
 
     `coordinator` hands out steps; `loops` is what the ps do beside them. `of_worker` are the bytes
     that a worker needs in a step, by kind. The model itself is the chief's, which measures with it.
@@ -188,10 +180,10 @@ class ServersStep(KerasStep):
                 values, version = tf.Variable(piece), tf.Variable(0, dtype=tf.int64)
                 state = self.optimizer.state_of(values)
             self.shards.append(Shard(f"ps:{k}", values, version, state))
-        every = self.model.non_trainable_variables
-        self.kept = [each for each in every if not models.is_seed(each)]
+        every = enumerate(self.model.non_trainable_variables)
+        self.kept = {f"other {i} of 0": each for i, each in every if not models.is_seed(each)}
         with tf.device(self.shards[0].values.device):
-            self.others = [tf.Variable(each.numpy()) for each in self.kept]
+            self.others = {name: tf.Variable(each.numpy()) for name, each in self.kept.items()}
         saving.restore(self)
 
     def cut(self, tensors: Sequence[Any]) -> Any:
@@ -205,8 +197,8 @@ class ServersStep(KerasStep):
     def fetch(self) -> None:
         """Give the chief's model the values that the ps have now."""
         values = self.together([shard.values.read_value() for shard in self.shards])
-        theirs = [*values, *(other.read_value() for other in self.others)]
-        for variable, value in zip([*self.variables, *self.kept], theirs, strict=True):
+        theirs = [*values, *(other.read_value() for other in self.others.values())]
+        for variable, value in zip([*self.variables, *self.kept.values()], theirs, strict=True):
             variable.assign(value)
 
     def evaluate(self, samples: int) -> None:
@@ -228,14 +220,14 @@ class ServersStep(KerasStep):
     # --- what the ps hold ---
 
     def variables_on(self) -> dict[str, int]:
-        return bytes_on([*(shard.values for shard in self.shards), *self.others])
+        return bytes_on([*(shard.values for shard in self.shards), *self.others.values()])
 
     def state_on(self) -> dict[str, int]:
         return bytes_on(each for shard in self.shards for each in shard.state)
 
     def held(self) -> dict[str, int]:
         """The chief's own: the model that it measures with."""
-        return {"parameters": bytes_of(self.variables), "buffers": bytes_of(self.others)}
+        return {"parameters": bytes_of(self.variables), "buffers": bytes_of(self.others.values())}
 
     def record_memory(self, gradients: int) -> None:
         """Record what workers and ps hold. A worker has the values that it has pulled, a ps so many
@@ -243,7 +235,7 @@ class ServersStep(KerasStep):
         """
         for k in range(self.spec.workers):
             record(self.task, f"worker:{k}", 0, 0, self.held() | self.of_worker)
-        others = bytes_of(self.others)  # on the first ps
+        others = bytes_of(self.others.values())  # on the first ps
         for k, shard in enumerate(self.shards):
             piece, state = bytes_of([shard.values]), bytes_of(shard.state)
             held = {"parameters": piece, "gradients": gradients * piece, "optimizer_state": state}
@@ -253,16 +245,10 @@ class ServersStep(KerasStep):
         """The pieces on all ps: of the variables, and of each part of the optimizer's state."""
         return zip(*([shard.values, *shard.state] for shard in self.shards), strict=True)
 
-    def _others(self) -> Iterator[tuple[str, Any]]:
-        """The variables that are not trained, by name: one replica's."""
-        every = enumerate(self.model.non_trainable_variables)
-        names = (f"other {i} of 0" for i, each in every if not models.is_seed(each))
-        return zip(names, self.others, strict=True)
-
     def save_state(self, part: Path) -> None:
         self.updates = int(self.shards[0].version)
         slots = (self.together([piece.read_value() for piece in slot]) for slot in self._slots())
-        steps.save_variables(part, steps.ALIKE, steps.named(slots) | dict(self._others()))
+        steps.save_variables(part, steps.ALIKE, steps.named(slots) | self.others)
 
     def load_state(self, part: Path) -> None:
         kept = steps.load_variables(part.parent)
@@ -271,7 +257,7 @@ class ServersStep(KerasStep):
                 whole.assign(kept[f"variable {i} slot {k}"])  # which compares their shapes
             for variable, piece in zip(slot, self.cut(self.variables), strict=True):
                 variable.assign(piece)
-        for name, variable in self._others():
+        for name, variable in self.others.items():
             variable.assign(kept[name])
         for shard in self.shards:
             shard.version.assign(self.updates)

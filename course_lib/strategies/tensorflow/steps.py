@@ -78,31 +78,13 @@ def hold(values: list[Any], stamp: Any) -> list[Any]:
         return [tf.identity(value) for value in values]
 
 
-class WallClock:
-    """Turns wall-clock stamps into the trace's monotonic clock, also while the wall clock is being
-    adjusted.
+def clock_offset() -> float:
+    """Seconds to add to a wall-clock stamp taken just now, for the trace's monotonic clock: as
+    measured when least time passed between readings of both.
     """
-
-    CLOSE = 20e-6  # seconds
-
-    def __init__(self) -> None:
-        self._offset, _ = min((self._measure() for _ in range(20)), key=lambda pair: pair[1])
-
-    def offset(self) -> float:
-        """Seconds to add to a stamp taken just now.
-
-        Measured anew, unless the process was held up in the middle of measuring.
-        """
-        offset, width = self._measure()
-        if width < self.CLOSE:
-            self._offset = offset
-        return self._offset
-
-    @staticmethod
-    def _measure() -> tuple[float, float]:
-        """The offset between the clocks, and within how many seconds both were read."""
-        before, wall, later = clock(), time.time(), clock()
-        return (before + later) / 2 - wall, later - before
+    readings = [(clock(), time.time(), clock()) for _ in range(5)]
+    before, wall, later = min(readings, key=lambda each: each[2] - each[0])
+    return (before + later) / 2 - wall
 
 
 # --- messages ---
@@ -165,12 +147,10 @@ def be_patient(task: Task) -> None:
     for it.
     """
     workers = coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=task.spec.workers)
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader="/job:worker/replica:0/task:0",
-        heartbeat_timeout_in_ms=SILENCE * 1000,
-        coordinated_jobs=[workers],
-    )
+    leader = "/job:worker/replica:0/task:0"
+    how = {"service_leader": leader, "heartbeat_timeout_in_ms": SILENCE * 1000}
+    configure = context.context().configure_coordination_service
+    configure(service_type="standalone", coordinated_jobs=[workers], **how)
 
 
 def bytes_on(tensors: Iterable[Any]) -> dict[str, int]:
@@ -265,7 +245,7 @@ class ReplicasStep(KerasStep):
 
     def __init__(self, task: Task, strategy: Any) -> None:
         super().__init__(task)
-        self.strategy, self._wall = strategy, WallClock()
+        self.strategy: Any = strategy
         self._compiled: Any = None
         self.overlaps = self.spec.overlap and self.spec.bucket_mb is not None
         # The part of the device time that passes in the graph, while buckets travel: that of the
@@ -336,7 +316,7 @@ class ReplicasStep(KerasStep):
     # --- a step ---
 
     def tensors(self, indices: np.ndarray) -> Any:
-        """Where the process has several replicas, each gets an equal part of the examples."""
+        """Give each replica of the process an equal part of the examples."""
         if self.spec.replicas == 1:
             return super().tensors(indices)
         parts, tensors = np.split(indices, self.spec.replicas), super().tensors
@@ -366,7 +346,7 @@ class ReplicasStep(KerasStep):
                 loss, *rest = self._compiled(inputs, targets).numpy().tolist()
             except tf.errors.OpError as error:
                 raise self.errors[0] if self.errors else error from None
-            offset = self._wall.offset()
+            offset = clock_offset()
             count = len(rest) - 2 * self.scale.on
             *stamps, applied = (stamp + offset for stamp in rest[:count])
             computed, reduced = stamps[::2], stamps[1::2]

@@ -60,7 +60,7 @@ def chief(task: Task) -> dict[str, Any]:
 
 
 class Barrier:
-    """Where a ps collects gradients for its shard, and the workers wait for what comes of them: for
+    """The place where a ps collects gradients for its shard, and the workers wait: for
     each share of a step an accumulator for its gradients and their count, and one for the token of
     whoever pushed them, so that nobody can take another's.
     """

@@ -228,7 +228,7 @@ class MeshStep(TrainingStep):
         return [self.on_all(np.float32(self.scale.value))] if self.scale.on else []
 
     def fine(self, *of_scaled: Any) -> bool:
-        """Whether gradients of which this was `seen` may be applied."""
+        """Check whether gradients of which this was `seen` may be applied."""
         return all(self.finite(*dtensor.unpack(each)[0].numpy().tolist()) for each in of_scaled)
 
     def variables_on(self) -> dict[str, int]:

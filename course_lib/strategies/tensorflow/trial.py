@@ -36,7 +36,7 @@ ALONE = "batch normalisation makes 0 of the one number that a channel then has"
 
 
 def sketch(task: Task) -> Sketch:
-    """What is known of the model of this task's workload, after one step with two examples.
+    """Learn about the model of this task's workload, after one step with two examples.
 
     Raises `ValueError` that says what it cannot do.
     """

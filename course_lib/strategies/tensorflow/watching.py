@@ -38,7 +38,7 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
 from course_lib.strategies.tensorflow.graphs import bytes_of
-from course_lib.strategies.tensorflow.steps import WallClock, after
+from course_lib.strategies.tensorflow.steps import after, clock_offset
 from course_lib.strategies.watching import WatchedLoop
 
 
@@ -64,7 +64,6 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
         keras.callbacks.Callback.__init__(self)
         WatchedLoop.__init__(self, task, task.device, [*(optimizers or pairs)])
         self._models, self._optimizers = [m for m, _ in pairs.values()], [*optimizers.values()]
-        self._wall = WallClock()
         self._replicas = self._in_sync = 1  # of this process, and of all
         # of each replica: its optimizer, and what is: examples, computed, reduced, applied
         self._rows: list[tuple[str, np.ndarray]] = []
@@ -80,13 +79,13 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
 
     def held(self) -> dict[str, int]:
         weights = {id(v): v for model in self._models for v in model.variables}.values()
-        found = {
+        result = {
             "parameters": bytes_of(v.value for v in weights if v.trainable),
             "gradients": sum(self._gradients.values()),
             "optimizer_state": bytes_of(v.value for o in self._optimizers for v in o.variables),
             "buffers": bytes_of(v.value for v in weights if not v.trainable),
         }
-        return {kind: self._replicas * count for kind, count in found.items()}
+        return {kind: self._replicas * count for kind, count in result.items()}
 
     # --- a step, from outside ---
 
@@ -104,14 +103,14 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
                 raise SpecError("step", function.__name__, "watched from above @tf.function")
             self.begin()
             try:
-                found = function(*args, **kwargs)
+                result = function(*args, **kwargs)
             except tf.errors.InvalidArgumentError as error:
                 if "XLA" in str(error) and "Timestamp" in str(error):
                     text = "XLA compiles no clocks: leave the optimizer out, task.watch(model)"
                     raise SpecError("watch", function.__name__, text) from None
                 raise
-            self._ended(found)
-            return found
+            self._ended(result)
+            return result
 
         return watched
 
@@ -129,12 +128,12 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
         plain = type(self.model).train_step is keras.Model.train_step
         self._ended(logs or {}, averaged=plain and self.names == [""])
 
-    def _ended(self, found: Any, averaged: bool = False) -> None:
+    def _ended(self, result: Any, averaged: bool = False) -> None:
         """A call is over, which made a step, several, or a part of one, and has returned this.
         `averaged`: the loss is a mean over the epoch so far, as that of `fit` is.
         """
-        losses = {name: loss_in(found, name, n) for n, name in enumerate(self.names)}
-        offset, rows = self._wall.offset(), defaultdict[tuple[str, int], list[Any]](list)
+        losses = {name: loss_in(result, name, n) for n, name in enumerate(self.names)}
+        offset, rows = clock_offset(), defaultdict[tuple[str, int], list[Any]](list)
         count = Counter[str]()
         for name, row in self._rows:
             rows[name, count[name] // self._replicas].append(row)
@@ -187,7 +186,7 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
             known = [gradient for gradient in grads if gradient is not None]
             computed, self._gradients[name] = after(known), bytes_of(known)
             before = len(operations())
-            found = apply(grads, trainable_variables)
+            result = apply(grads, trainable_variables)
             reduced = self._reduced if is_here(self._reduced) else computed
             stamps = [computed, reduced, after(operations()[before:])]
             row = tf.stack([tf.cast(examples, tf.float64), *stamps])
@@ -196,7 +195,7 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
                 strategy = tf.distribute.get_strategy()
                 self._replicas = len(strategy.extended.worker_devices)
                 self._in_sync = strategy.num_replicas_in_sync
-            return found
+            return result
 
         return applied
 
@@ -208,20 +207,20 @@ def operations() -> list[Any]:
 
 
 def is_here(tensor: Any) -> bool:
-    """Whether a tensor was made in the graph that is being traced, or outside of any if none is."""
+    """Check that a tensor was made in the graph that is being traced, or outside if none is."""
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     return tensor is not None and getattr(tensor, "graph", None) is graph
 
 
-def loss_in(found: Any, name: str = "", place: int = 0) -> float | None:
+def loss_in(result: Any, name: str = "", place: int = 0) -> float | None:
     """The loss among what a step has returned; of several optimizers, that of this name, or in this
     place.
     """
-    if isinstance(found, dict) and (name or "loss") in found:
-        found = found[name or "loss"]
+    if isinstance(result, dict) and (name or "loss") in result:
+        result = result[name or "loss"]
     elif name:
-        found = found[place] if isinstance(found, tuple | list) and place < len(found) else None
-    for value in tf.nest.flatten(found, expand_composites=True):  # of replicas, the first one's
+        result = result[place] if isinstance(result, tuple | list) and place < len(result) else None
+    for value in tf.nest.flatten(result, expand_composites=True):  # of replicas, the first one's
         if isinstance(value, float) or (
             isinstance(value, tf.Tensor) and value.shape.rank == 0 and value.dtype.is_floating
         ):

@@ -45,9 +45,10 @@ def worker(task: Task) -> dict[str, Any]:
         step.number = shards[0].version
         if step.number == spec.steps:
             break
+        # (global_batch / (workers - backups), features) and (...,)
         inputs, targets = step.read(task.index, spec.workers, batch)
         with step.computing():
-            loss, gradient = compute(step, inputs, targets)
+            loss, gradient = compute(step, inputs, targets)  # (2,) and (parameters,)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, keep_or_drop)
         servers.done(replies)

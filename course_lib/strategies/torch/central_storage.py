@@ -52,14 +52,15 @@ def worker(task: Task) -> dict[str, Any]:
     while step.begin():
         if model is not central:  # a replica on the host uses the parameters where they are
             model.load_state_dict(central.state_dict())
-        inputs, targets = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)  # (batch / workers, ...) each
         with step.computing():
             loss = step.backward(inputs, targets, forward=lambda x, y: step.loss_of(model(x), y))
         with step.reducing():
+            # (2 + parameters,)
             slots[task.index].copy_(flat([pair(loss), *gradients_of(step, trained(model))]))
             if first:
                 meet("the gradients of all workers")
-                loss, mean = slots.mean(0).tensor_split([2])
+                loss, mean = slots.mean(0).tensor_split([2])  # (2,) and (parameters,)
         if first:
             with step.applying():
                 means = shaped(mean, step.parameters)

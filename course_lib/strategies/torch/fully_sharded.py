@@ -44,7 +44,7 @@ from torch.nn.utils import vector_to_parameters
 from course_lib.cluster.task import Task
 from course_lib.strategies.torch.exchange import Collective, Exchanges
 from course_lib.strategies.torch.models import LOW
-from course_lib.strategies.torch.steps import TorchStep, gradients_of, join, norm_of_parts
+from course_lib.strategies.torch.steps import TorchStep, gradients_of, join
 from course_lib.strategies.torch.tensors import flat
 
 
@@ -71,7 +71,7 @@ def naive(task: Task) -> dict[str, Any]:
             dist.reduce_scatter_single(part.grad, gradient / workers)  # my part of the mean
             dist.all_reduce(loss)  # the mean loss, to be recorded
         with step.applying():
-            if step.unscale(loss, norm_of_parts):
+            if step.unscale(loss):
                 step.optimizer.step()
         with step.reducing():
             dist.all_gather_single(whole, part)  # for the next step, and to measure
@@ -86,12 +86,12 @@ def worker(task: Task) -> dict[str, Any]:
     model, workers = step.model, task.spec.workers
     exchanges = shard(step, init_device_mesh(step.device.type, (workers,)))
     while step.begin():
-        inputs, targets = step.read(task.index, workers)
+        inputs, targets = step.read(task.index, workers)  # (batch / workers, ...) each
         with step.computing():
             loss = step.backward(inputs, targets, alone=partial(kept, model))
         with step.reducing():
             exchanges.wait()
-            mean = loss / workers
+            mean = loss / workers  # ()
             dist.all_reduce(mean)  # to know the loss, and what its sum is divided by
         with step.applying():
             if step.unscale(mean):

@@ -79,12 +79,12 @@ def worker(task: Task) -> dict[str, Any]:
     lay_out(ddp, step)  # where a run goes on from a checkpoint, in the same buckets
     ddp.register_comm_hook(None, adding_up(step))  # sums a bucket, and records when
     while step.begin():
-        inputs, targets = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)  # (batch / workers, ...) each
         with step.computing():
             # when it returns, each gradient is the sum over all workers, which is the mean here;
             # with `accumulate`, the parts before the last are computed `alone`: nothing is sent
             step.backward(inputs, targets, forward=ddp, alone=ddp.no_sync)
-        loss = replica.mean_loss()
+        loss = replica.mean_loss()  # ()
         with step.applying():
             if step.unscale(loss):
                 step.optimizer.step()

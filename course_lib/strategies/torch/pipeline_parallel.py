@@ -42,7 +42,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
 from course_lib.strategies.torch.models import build, counts, outputs_of, pair, summed, trained, use
-from course_lib.strategies.torch.steps import TorchStep, join, norm_of_parts
+from course_lib.strategies.torch.steps import TorchStep, join
 from course_lib.strategies.torch.tensors import bytes_of, kept_for_backward
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
@@ -87,7 +87,7 @@ def naive(task: Task) -> dict[str, Any]:
         for message in sent:
             message.wait()
         with step.applying():
-            if step.unscale(loss, norm_of_parts):
+            if step.unscale(loss):
                 step.optimizer.step()
         step.done(loss if k == last else None)
     return of_stage(step)
@@ -119,7 +119,7 @@ def worker(task: Task) -> dict[str, Any]:
     # it scales gradients by 1/m
     schedule = SCHEDULES[spec.pipeline](stage, spec.accumulate, compare)
     while step.begin():
-        inputs, targets = step.read()
+        inputs, targets = step.read()  # (batch, features) and (batch,), cut into m by PyTorch
         step.draw_as(task.index)  # they read alike, and their layers draw apart
         # only the first stage gets inputs and only the last one targets: the others get activations
         given = (inputs,) if stage.is_first else ()
@@ -128,13 +128,13 @@ def worker(task: Task) -> dict[str, Any]:
         step.waited()  # for the neighbours to take the last gradients
         # before the first step PyTorch calls `compare` once more, to see the shapes
         mine = losses[-spec.accumulate :] or [torch.ones(2, device=step.device)]
-        loss = torch.stack(mine).mean(0)
+        loss = torch.stack(mine).mean(0)  # (m, 2) becomes (2,)
         losses.clear()
         if counts(step.workload):
             with step.reducing():
                 dist.broadcast(loss, src=spec.workers - 1)
         with step.applying():
-            if step.unscale(loss, norm_of_parts):
+            if step.unscale(loss):
                 step.optimizer.step()
         step.done(loss if stage.is_last else None)
     return of_stage(step)

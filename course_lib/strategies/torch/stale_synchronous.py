@@ -39,9 +39,9 @@ def worker(task: Task) -> dict[str, Any]:
             with step.waiting():
                 slowest = min(servers.ask("start", near_enough, step.number - bound))
         shards = pull(servers)
-        inputs, targets = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)  # (batch / workers, ...) each
         with step.computing():
-            loss, gradient = compute(step, inputs, targets)
+            loss, gradient = compute(step, inputs, targets)  # (2,) and (parameters,)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, apply_at_once)
         slowest = min(reply.slowest for reply in replies)

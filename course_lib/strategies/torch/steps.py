@@ -24,6 +24,7 @@ import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.utils import get_total_norm
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import flop_registry
@@ -33,7 +34,7 @@ from course_lib.record.events import clock
 from course_lib.strategies.optimizers import rates
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import models, tensors
-from course_lib.strategies.torch.tensors import bytes_of, local, norm_over, scale, whole
+from course_lib.strategies.torch.tensors import bytes_of, local, scale, whole
 from course_lib.workloads.trees import cut, first_leaf
 from course_lib.workloads.workload import Outputs
 
@@ -61,20 +62,6 @@ def gradients_of(step: "TorchStep", parameters: Sequence[nn.Parameter]) -> list[
     for parameter in parameters:
         parameter.grad = None
     return gradients
-
-
-def norm_of(gradients: list[Any]) -> Any:
-    """The norm over all of these gradients; of DTensors, over their shards on all tasks."""
-    shards = [each for each in gradients if isinstance(each, DTensor)]
-    others = [each for each in gradients if not isinstance(each, DTensor)]
-    return norm_over([whole(norm_over(part)) for part in (shards, others) if part])
-
-
-def norm_of_parts(gradients: list[Any]) -> Any:
-    """The norm over the gradients of all workers, each of which has those of another part."""
-    squares = norm_over(gradients) ** 2
-    dist.all_reduce(squares)
-    return squares.sqrt()
 
 
 class TorchStep(TrainingStep):
@@ -107,23 +94,25 @@ class TorchStep(TrainingStep):
             models.set_rate(self.optimizer, self.rates[self.updates])
         return going_on
 
-    def unscale(self, loss: Any, norm_of_all: Any = norm_of) -> bool:
+    def unscale(self, loss: Any) -> bool:
         """Make the gradients ready for `optimizer.step()`; False if there is to be no update, as
-        one of them is infinite or NaN in float16.
+        one of them is infinite or NaN in float16, here or where others have another part of them.
 
         `loss`: that of the global batch. If it is a sum and a count, the gradients are divided by
         the count; in float16 by the loss scale as well.
-        `norm_of_all` returns the norm over the whole model, given this process's gradients.
         """
-        gradients = gradients_of(self, self.parameters)
-        mine = [local(gradient) for gradient in gradients]
-        for tensor, gradient in zip(models.parameters_of(self.optimizer), mine, strict=True):
+        gradients = [local(gradient) for gradient in gradients_of(self, self.parameters)]
+        for tensor, gradient in zip(models.parameters_of(self.optimizer), gradients, strict=True):
             tensor.grad = gradient
-        if self.scale.on and not self.finite(float(norm_of_all(gradients)), tensors.zeros_in(mine)):
-            return False
+        if self.scale.on:
+            norm = get_total_norm([tensors.numbers(gradient) for gradient in gradients])
+            if not self._whole:
+                dist.all_reduce(norm)
+            if not self.finite(float(norm), tensors.zeros_in(gradients)):
+                return False
         divisor = models.count_of(loss) * self.scale.value
         if divisor != 1:
-            scale(mine, 1 / divisor)
+            scale(gradients, 1 / divisor)
         return True
 
     def draw_as(self, share: int) -> None:
@@ -165,15 +154,14 @@ class TorchStep(TrainingStep):
         """
         forward = self.mixed(forward or (lambda x, y: self.loss_of(self.model(x), y)))
         count, total = self.spec.accumulate, 0.0
-        if count == 1:
-            with self._counting():
-                loss = forward(inputs, targets)
-            models.summed(loss).backward()
-            return loss.detach()
-        for number, (x, y) in enumerate(cut(torch.tensor_split, (inputs, targets), count), 1):
+        batch = inputs, targets
+        parts = cut(torch.tensor_split, batch, count) if count > 1 else [batch]
+        for number, (x, y) in enumerate(parts, 1):
             with nullcontext() if number == count else alone():
                 with self._counting():
-                    loss = forward(x, y) * (len(first_leaf(x)) / len(first_leaf(inputs)))
+                    loss = forward(x, y)
+                if count > 1:
+                    loss = loss * (len(first_leaf(x)) / len(first_leaf(inputs)))
                 models.summed(loss).backward()  # adds to the gradients that are there
             total += loss.detach()
         return total

@@ -28,9 +28,9 @@ def worker(task: Task) -> dict[str, Any]:
     servers = Servers(step)
     while step.begin():
         shards = pull(servers)
-        inputs, targets = step.read(task.index, task.spec.workers)
+        inputs, targets = step.read(task.index, task.spec.workers)  # (batch / workers, ...) each
         with step.computing():
-            loss, gradient = compute(step, inputs, targets)
+            loss, gradient = compute(step, inputs, targets)  # (2,) and (parameters,)
         with step.reducing():
             replies = push(servers, shards, loss, gradient, keep)
         servers.done(replies)

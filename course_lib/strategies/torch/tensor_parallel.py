@@ -114,7 +114,7 @@ def worker(task: Task) -> dict[str, Any]:
     plan = plan_of(step.model, step.workload.parallel)
     part = cut(step.model, plan, task.spec.workers, step.exchanging)
     while step.begin():
-        inputs, targets = step.read()
+        inputs, targets = step.read()  # (batch, features) and (batch,)
         with step.computing(part):
             loss = step.backward(inputs, targets)  # the same on all workers
         with step.applying():
@@ -175,7 +175,7 @@ def plan_of(model: nn.Module, given: Mapping[str, str]) -> dict[str, str]:
 
     Raises `ValueError` if the plan does not fit the model, or if nothing to cut is found.
     """
-    plan = _resolved(model, given) if given else _found(model)
+    plan = _resolved(model, given) if given else _usual(model)
     uses = Counter(each for module in model.modules() for each in module._parameters.values())
     for name in plan:
         if any(uses[each] > 1 for each in model.get_submodule(name).parameters()):
@@ -189,7 +189,7 @@ def plan_of(model: nn.Module, given: Mapping[str, str]) -> dict[str, str]:
     return plan
 
 
-def _found(model: nn.Module) -> dict[str, str]:
+def _usual(model: nn.Module) -> dict[str, str]:
     """Pairs of Linear layers in each Sequential, PyTorch's own transformer layers and attention."""
     plan: dict[str, str] = {}
     for name, module in model.named_modules():

@@ -21,7 +21,6 @@ import torch
 from torch import nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.distributed.tensor import DTensor
-from torch.nn.utils import get_total_norm
 
 
 def local(tensor: Any) -> Any:
@@ -102,11 +101,6 @@ def shaped(vector: torch.Tensor, like: Iterable[torch.Tensor]) -> list[torch.Ten
 def numbers(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers of a tensor; of a sparse one those that it has."""
     return tensor.coalesce().values() if tensor.is_sparse else tensor
-
-
-def norm_over(tensors: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The norm over all numbers of all tensors."""
-    return get_total_norm([numbers(tensor) for tensor in tensors])
 
 
 def zeros_in(gradients: Iterable[torch.Tensor]) -> float:
