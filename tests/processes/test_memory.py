@@ -54,11 +54,11 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
     """
 
     def role(task: Any) -> dict[str, Any]:
-        from course_lib.strategies.torch import exchange, steps
+        from course_lib.strategies.torch import fully_sharded, steps
 
         found: dict[str, Any] = {}
         before, instances = storages(), []
-        backward, begin = steps.TorchStep.backward, exchange.Exchanges.__init__
+        backward, begin = steps.TorchStep.backward, fully_sharded.Exchanges.__init__
 
         def measured(step: Any, inputs: Any, targets: Any, forward: Any = None, **how: Any) -> Any:
             if step.census.open:
@@ -88,7 +88,7 @@ def there(page: str) -> Callable[[Any], dict[str, Any]]:
             begin(self, *arguments)
             instances.append(self)
 
-        steps.TorchStep.backward, exchange.Exchanges.__init__ = measured, kept
+        steps.TorchStep.backward, fully_sharded.Exchanges.__init__ = measured, kept
         importlib.import_module(f"course_lib.strategies.torch.{page}").worker(task)
         return found
 

@@ -227,7 +227,7 @@ def buckets_of_tensorflow() -> dict[str, Any]:
     import tensorflow as tf
     from tensorflow.python.distribute.cross_device_utils import group_by_size
 
-    from course_lib.strategies.tensorflow.graphs import backward_shares
+    from course_lib.strategies.tensorflow.models import backward_shares
     from course_lib.strategies.tensorflow.training import buckets
 
     lengths = [7, 1, 300, 20, 20, 5, 400, 1]

@@ -417,7 +417,7 @@ def every_version_once(trace: Trace, count: int) -> None:
 
 def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
     def impatient(task: Any) -> Any:
-        importlib.import_module(f"{PACKAGE}.coordinator").PATIENCE = 4.0
+        importlib.import_module(f"{PACKAGE}.server").PATIENCE = 4.0
         return importlib.import_module(f"{PACKAGE}.{SYNC}").chief(task)
 
     with start(

@@ -35,9 +35,7 @@ import tensorflow as tf
 from course_lib.cluster.task import Task
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.tensorflow import models, server
-from course_lib.strategies.tensorflow.coordinator import report, train
-from course_lib.strategies.tensorflow.graphs import gradient
-from course_lib.strategies.tensorflow.models import Optimizer
+from course_lib.strategies.tensorflow.models import Optimizer, gradient
 from course_lib.strategies.tensorflow.server import ServersStep, Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after, hold
 from course_lib.workloads.trees import cut
@@ -72,7 +70,7 @@ def chief(task: Task) -> dict[str, Any]:
         which = number * task.spec.workers + share
         return apply_once(shard, applied[shard.task], which, number, gradients, step.optimizer)
 
-    return train(step, make_step(step, push))
+    return server.train(step, make_step(step, push))
 
 
 def make_step(step: ServersStep, push: Push) -> Any:
@@ -107,7 +105,7 @@ def make_step(step: ServersStep, push: Push) -> Any:
         updates = [push(shard, number, share, piece, count) for shard, piece in pushes]
 
         times = [begun, pulled, computed, after(updates)]
-        return report([number, share, worker, total, count, *times, *versions], updates)
+        return server.report([number, share, worker, total, count, *times, *versions], updates)
 
     return program.get_concrete_function(tf.TensorSpec([3], tf.int64))
 

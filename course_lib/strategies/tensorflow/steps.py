@@ -40,8 +40,7 @@ from course_lib.cluster.task import Task
 from course_lib.record.events import clock
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.graphs import bytes_of
-from course_lib.strategies.tensorflow.models import Optimizer, copies_of, first
+from course_lib.strategies.tensorflow.models import Optimizer, bytes_of, copies_of, first
 from course_lib.workloads.trees import mapped
 
 SILENCE = 60

@@ -23,10 +23,9 @@ from typing import Any
 import tensorflow as tf
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.tensorflow.coordinator import train
 from course_lib.strategies.tensorflow.models import Optimizer
 from course_lib.strategies.tensorflow.parameter_server import make_step
-from course_lib.strategies.tensorflow.server import Shard, connect, serve
+from course_lib.strategies.tensorflow.server import Shard, connect, serve, train
 from course_lib.strategies.tensorflow.steps import after, hold
 
 

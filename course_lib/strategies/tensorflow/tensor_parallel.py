@@ -41,8 +41,7 @@ from course_lib.cluster.task import Task
 from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import TrainingStep
 from course_lib.strategies.tensorflow import steps
-from course_lib.strategies.tensorflow.graphs import bytes_of
-from course_lib.strategies.tensorflow.models import Optimizer, in_parts, loss_of, seen
+from course_lib.strategies.tensorflow.models import Optimizer, bytes_of, in_parts, loss_of, seen
 from course_lib.strategies.tensorflow.steps import bytes_on, matmul_flops, use_several
 from course_lib.workloads import order
 

@@ -35,8 +35,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.graphs import backward_shares, gradient
-from course_lib.strategies.tensorflow.models import seen
+from course_lib.strategies.tensorflow.models import backward_shares, gradient, seen
 from course_lib.strategies.tensorflow.steps import ReplicasStep, after, free, hold, pack, unpack
 
 MEAN = tf.distribute.ReduceOp.MEAN

@@ -14,7 +14,7 @@ from course_lib.errors import trying
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.graphs import gradient, needed
+from course_lib.strategies.tensorflow.models import gradient, needed
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
 from course_lib.workloads.losses import LOSS, uneven

@@ -37,7 +37,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
-from course_lib.strategies.tensorflow.graphs import bytes_of
+from course_lib.strategies.tensorflow.models import bytes_of
 from course_lib.strategies.tensorflow.steps import after, clock_offset
 from course_lib.strategies.watching import WatchedLoop
 

@@ -29,23 +29,28 @@ Parallel", VLDB 2023.
 
 import contextlib
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.functional import pad
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.exchange import Collective, Exchanges
 from course_lib.strategies.torch.models import LOW
 from course_lib.strategies.torch.steps import TorchStep, gradients_of, join
-from course_lib.strategies.torch.tensors import flat
+from course_lib.strategies.torch.tensors import bytes_of, flat, storages
 
 
 def naive(task: Task) -> dict[str, Any]:
@@ -101,7 +106,7 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result()
 
 
-def shard(step: TorchStep, mesh: Any) -> Exchanges:
+def shard(step: TorchStep, mesh: Any) -> "Exchanges":
     """Spread the parameters of each layer over the workers of `mesh`.
 
     In 16 bits a worker keeps its part in float32 and rounds it before an all-gather. Gradients are
@@ -146,3 +151,104 @@ def layers(model: torch.nn.Module) -> list[torch.nn.Module]:
         blocks = isinstance(child, (torch.nn.ModuleList, torch.nn.ModuleDict))
         parts += child.children() if blocks else [child]
     return [part for part in parts if list(part.parameters())]
+
+
+# --- the exchanges, and the record of them ---
+
+
+class Exchanges:
+    """The exchanges of a step's `layers`, on CPUs beside computing.
+
+    On a GPU FSDP starts each of its collective operations in a stream beside that of computing, and
+    there they are part of `compute`. CPUs have no streams: there the operation is called
+    asynchronously. FSDP waits by itself for the gathered parameters of a layer before it computes
+    with them. It does not wait for the gradients that a reduce-scatter leaves, so whoever uses them
+    has to.
+
+    It keeps the reduce-scatters to be waited for, and what is borrowed for a moment beside the
+    shards: layers that are gathered, gradients of whole layers, and the memory in which both are
+    exchanged.
+    """
+
+    def __init__(self, step: TorchStep, layers: Iterable[nn.Module]) -> None:
+        self.step, self.scatters = step, list[Exchange]()
+        self.thread = ThreadPoolExecutor(1, "lockstep-exchange")  # notes when they are over
+        self.memory = WeakSet[Any]()  # storages, as long as they are not freed
+        self.whole: dict[int, Any] = {}  # parameters of gathered layers, emptied after use
+        for layer in layers:
+            layer.register_forward_pre_hook(self._gathered)
+
+    def _gathered(self, layer: nn.Module, inputs: Any) -> None:
+        self.whole |= {id(p): p for p in layer.parameters() if not isinstance(p, DTensor)}
+
+    def borrowed(self) -> int:
+        """Bytes that are borrowed now. The result of a reduce-scatter is not, once it is the
+        gradient of a shard.
+        """
+        shards = storages(each.grad for each in self.step.model.parameters())
+        exchanged = {storage.data_ptr(): storage.nbytes() for storage in self.memory}
+        here = storages(self.whole.values()) | exchanged
+        return sum(count for address, count in here.items() if address not in shards)
+
+    def note(self) -> None:
+        """Note them, and the gradients of whole layers."""
+        if self.step.census.open:
+            whole = bytes_of(each.grad for each in self.whole.values())
+            self.step.census.note(exchange=self.borrowed(), gradients=whole)
+
+    def wait(self) -> None:
+        """Wait for the reduce-scatters that are still under way."""
+        while self.scatters:
+            self.scatters.pop().wait()
+
+
+@dataclass
+class Collective:
+    """A collective operation as FSDP calls it. With `overlap` it goes on beside computing until
+    somebody waits for it. A reduce-scatter that is not in float32 is waited for here, as FSDP
+    converts its result at once.
+    """
+
+    among: Exchanges
+    collective: Callable[..., Any]
+
+    def allocate(self, size: Any, *, dtype: Any, device: Any) -> Any:
+        """Memory for an exchange."""
+        memory = torch.empty(*size, dtype=dtype, device=device)
+        self.among.memory.add(memory.untyped_storage())
+        return memory
+
+    def __call__(self, output_tensor: Any, input_tensor: Any, **how: Any) -> Any:
+        """Exchange, or begin to."""
+        self.among.note()
+        step, scatters = self.among.step, self.collective is dist.reduce_scatter_single
+        if output_tensor.is_cuda:  # FSDP calls it in a stream of its own
+            return self.collective(output_tensor, input_tensor, **how)
+        if not step.spec.overlap or (scatters and output_tensor.dtype != torch.float32):
+            with step.exchanging():
+                return self.collective(output_tensor, input_tensor, **how)
+        over = step.exchange_begins()
+        work = self.collective(output_tensor, input_tensor, **how | {"async_op": True})
+
+        def finish() -> None:
+            work.wait()
+            over()
+
+        exchange = Exchange(step, self.among.thread.submit(finish))
+        if scatters:
+            self.among.scatters.append(exchange)
+        return exchange
+
+
+class Exchange(dist.Work):
+    """An exchange under way."""
+
+    def __init__(self, step: TorchStep, outcome: Any) -> None:
+        super().__init__()
+        self.step, self.outcome = step, outcome
+
+    def wait(self, *timeout: Any) -> bool:
+        """Return when it is over. If it is not over yet, the `compute` phase ends here."""
+        with nullcontext() if self.outcome.done() else self.step.held_up():
+            self.outcome.result()
+        return True
