@@ -28,15 +28,12 @@ from course_lib.workloads.workload import Workload
 
 LOW: dict[str, Any] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
-Function = Callable[..., Any]
 
-
-def mixed(precision: str, device: str) -> Callable[[Function], Function]:
+def mixed(precision: str, device: str) -> Any:
     """A decorator: the function computes in this precision on this type of device."""
     if precision == "float32":
         return lambda function: function
-    autocast: Callable[[Function], Function] = torch.autocast(device, LOW[precision])
-    return autocast
+    return torch.autocast(device, LOW[precision])
 
 
 def wide(tensor: Tree) -> Tree:

@@ -59,10 +59,10 @@ def worker(task: Task) -> dict[str, Any]:
 
 def take(servers: Servers) -> int:
     """On a worker: the number of the piece that it is to do next."""
-    step = servers.step
-    ((piece, lost),) = servers.ask("piece", next_piece, step.task.index, of=0)
+    task = servers.task
+    ((piece, lost),) = servers.ask("piece", next_piece, task.index, of=0)
     if lost is not None:
-        step.task.metric("taken_over", lost, piece // step.spec.workers, 0)
+        task.metric("taken_over", lost, piece // task.spec.workers, 0)
     return int(piece)
 
 

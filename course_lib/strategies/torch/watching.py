@@ -358,8 +358,8 @@ class Calls:
         self._numbers[key] += 1
         size, about, tensor = 0, "", given.get(of)
         if isinstance(tensor, torch.Tensor):
-            size, about = _about(tensor.shape, tensor.dtype)
-            size = 0 if name in UNEVEN else size
+            size = 0 if name in UNEVEN else tensor.nbytes
+            about = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
         step = -1 if self.task.step is None else self.task.step
         number, where = self._numbers[key], "" if name == BACKWARD else _where()
         what = FSDP * sys._getframe(2).f_code.co_filename.startswith(_FSDP) + what
@@ -368,12 +368,6 @@ class Calls:
 
 def _bits(ranks: Iterable[int]) -> int:
     return sum(1 << rank for rank in ranks if rank < 64)
-
-
-@functools.lru_cache
-def _about(shape: torch.Size, dtype: torch.dtype) -> tuple[int, str]:
-    """The bytes of a tensor, and "(10, 4) float32"."""
-    return shape.numel() * dtype.itemsize, f"{tuple(shape)} {str(dtype).removeprefix('torch.')}"
 
 
 def _where() -> str:
