@@ -6,23 +6,20 @@ import contextlib
 import time
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from course_lib.cluster.task import Task
 from course_lib.record.events import clock
 
 MOMENT = 1e-6  # seconds, too short to sleep
-Moment = Any
-"""A time on the clock of the trace, or an event of a GPU from which `time` can tell it."""
-Span = tuple[Moment, Moment]
-"""When something began and ended."""
+Span = tuple[float, float]
+"""The times at which something began and ended."""
 
 
 class Phases:
     """The phases of a task in step `number`, one after the other.
 
-    `now`, `time` and `later` are for devices that do later what they are told now; `emulating` says
-    when the emulated device time passes.
+    `now` waits for devices that do later what they are told now; `emulating` says when the emulated
+    device time passes.
     """
 
     def __init__(self, task: Task) -> None:
@@ -36,19 +33,11 @@ class Phases:
         # seconds of device time in the present computing: still to pass, and passed
         self._owed = self._slept = 0.0
         self._computed: float | None = None  # when that ended, if the clock after it is too late
-        self._end: Moment = clock()  # of the last phase
+        self._end = clock()  # of the last phase
 
-    def now(self) -> Moment:
-        """Return the moment when the device will have done all that it was given so far."""
+    def now(self) -> float:
+        """The time, once the device has done all that it was given so far."""
         return clock()
-
-    def time(self, moment: Moment) -> float:
-        """A moment as a time on the clock of the trace."""
-        return float(moment)
-
-    def later(self, note: Callable[[], None]) -> None:
-        """Call a function that asks for the times of moments, once these are known."""
-        note()
 
     @contextlib.contextmanager
     def computing(self, part: float = 1.0) -> Iterator[None]:
@@ -67,21 +56,15 @@ class Phases:
         with self.emulating():
             yield
         self.sleep(self._owed)  # what no layer has taken
-        number, slept, going_on = self.number, self._slept, self._end
         end, self._computed = self._computed or self.now(), None
-        beside, self._beside = self._beside, []
+        reduced, self._beside = sorted(self._beside), []
+        computed = reduced[-1][0] if reduced else end
+        waited = sum(b - a for a, b in exchanged)
+        self._busy[part].append(computed - begun - self._slept - waited)
+        self.task.record("compute", self.number, self._end, computed)
+        for span in reduced:
+            self.task.record("reduce", self.number, *span)
         self._end, self._exchanged = end, None
-
-        def note() -> None:
-            reduced = sorted((self.time(a), self.time(b)) for a, b in beside)
-            computed = reduced[-1][0] if reduced else self.time(end)
-            waited = [self.time(b) - self.time(a) for a, b in exchanged]
-            self._busy[part].append(computed - self.time(begun) - slept - sum(waited))
-            self.task.record("compute", number, self.time(going_on), computed)
-            for span in reduced:
-                self.task.record("reduce", number, *span)
-
-        self.later(note)
         self.task.enter("wait")  # until the next line of the page; a pipeline's stage for others
 
     def emulating(self) -> contextlib.AbstractContextManager[None]:
@@ -110,7 +93,7 @@ class Phases:
             self._record("reduce", begun, self._end)
 
     @contextlib.contextmanager
-    def held_up(self) -> Iterator[Moment]:
+    def held_up(self) -> Iterator[float]:
         """The block waits for an exchange, and divides the `compute` phase in two."""
         begun, before = self.now(), self.task.doing
         self.task.enter("reduce")
@@ -129,11 +112,11 @@ class Phases:
 
         def over() -> None:
             if computing:
-                self._note("reduce", number, begun, self.now())
+                self.task.record("reduce", number, begun, self.now())
 
         return over
 
-    def reduced_beside(self, begun: Moment) -> None:
+    def reduced_beside(self, begun: float) -> None:
         """Note a reduction that went on beside the backward pass, from `begun` until now.
 
         It may be called by another thread than that of the pass.
@@ -159,9 +142,6 @@ class Phases:
         yield
         self._record(what, begun, self.now())
 
-    def _record(self, what: str, start: Moment, end: Moment) -> None:
-        self._note(what, self.number, start, end)
+    def _record(self, what: str, start: float, end: float) -> None:
+        self.task.record(what, self.number, start, end)
         self._end = end
-
-    def _note(self, what: str, number: int, start: Moment, end: Moment) -> None:
-        self.later(lambda: self.task.record(what, number, self.time(start), self.time(end)))
