@@ -224,7 +224,7 @@ class Run(Orders):
 
     def checkpoints(self) -> list[checkpoints.Checkpoint]:
         """The checkpoints that it has left so far, oldest first, and why any cannot be used."""
-        return checkpoints.found(self.files)
+        return checkpoints.of_run(self.files)
 
     def log(self, task: str, lines: int = 40) -> str:
         """The end of what a task printed: stdout, then stderr."""

@@ -31,7 +31,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -43,26 +43,20 @@ KEPT = 2
 MANIFEST = "manifest.json"
 
 
-class Stamp(NamedTuple):
-    """What tells whether a file is still as it was written: its size in bytes, its SHA-256."""
-
-    bytes: int
-    sha256: str
-
-
 class Manifest(BaseModel, frozen=True):
     """What a part of a checkpoint says of itself.
 
     `numbers`: how many `samples` and `updates` there were, the loss scale, and whatever else the
     strategy counts. `facts`: of the run, and of its model and data; who goes on from here must have
-    the same. `parts`: the folders of all parts. `at`: Unix time.
+    the same. `parts`: the folders of all parts. `files`: name -> size in bytes, and SHA-256. `at`:
+    Unix time.
     """
 
     step: int
     numbers: dict[str, int | float]
     facts: dict[str, Any]
     parts: tuple[str, ...]
-    files: dict[str, Stamp]
+    files: dict[str, tuple[int, str]]
     at: float
 
 
@@ -79,8 +73,7 @@ class Checkpoint:
 
     @property
     def bytes(self) -> int:
-        stamps = (stamp for part in self.parts.values() for stamp in part.files.values())
-        return sum(stamp.bytes for stamp in stamps)
+        return sum(size for part in self.parts.values() for size, _ in part.files.values())
 
     @property
     def at(self) -> float:
@@ -102,8 +95,8 @@ class Checkpoint:
 
 def part_of(files: RunDir, task: str, steps: int, attempt: int = 0) -> Path:
     """The folder into which a task writes its part of the checkpoint after so many `steps`."""
-    again = f".{attempt}" if attempt else ""
-    path = files.checkpoints / f"step-{steps:06}{again}" / folder_name(task)
+    number = f"{steps:06}.{attempt}" if attempt else f"{steps:06}"
+    path = files.checkpoints / f"step-{number}" / folder_name(task)
     path.mkdir(mode=0o700, parents=True, exist_ok=True)
     return path
 
@@ -136,18 +129,19 @@ def seal(
     _make_room(part.parent.parent)
 
 
-def _to_disk(path: Path) -> Stamp:
+def _to_disk(path: Path) -> tuple[int, str]:
     """The stamp of a file, once the disk has it."""
     with path.open("rb") as file:
         os.fsync(file.fileno())
         return _stamp(file)
 
 
-def _stamp(file: Any) -> Stamp:
-    return Stamp(sha256=hashlib.file_digest(file, "sha256").hexdigest(), bytes=file.tell())
+def _stamp(file: Any) -> tuple[int, str]:
+    digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return file.tell(), digest
 
 
-def found(files: RunDir) -> list[Checkpoint]:
+def of_run(files: RunDir) -> list[Checkpoint]:
     """All checkpoints of a run, oldest first, also those that cannot be used."""
     return [_read(path) for path in _paths(files.checkpoints)]
 
@@ -159,48 +153,39 @@ def latest(files: RunDir) -> Checkpoint | None:
 
 
 def _paths(folder: Path) -> list[Path]:
-    def order(path: Path) -> list[int]:
-        return [int(number) for number in re.findall(r"\d+", path.name)]
-
-    return sorted((p for p in folder.glob("step-*") if p.is_dir() and order(p)), key=order)
+    return sorted((p for p in folder.glob("step-*") if p.is_dir() and _numbers(p)), key=_numbers)
 
 
-def _read(path: Path) -> Checkpoint:
-    """The checkpoint in a directory, all its files compared with their stamps."""
-    parts, problem = _parts(path)
-    stamps = [(f"{n}/{file}", s) for n, part in parts.items() for file, s in part.files.items()]
-    harm = (f"{name} {why}" for name, kept in stamps if (why := _harm(path / name, kept)))
-    problem = problem or next(harm, "")
-    return Checkpoint(path, int(re.findall(r"\d+", path.name)[0]), parts, problem)
+def _numbers(path: Path) -> list[int]:
+    """The step of a checkpoint, and the attempt if its tasks had been started again."""
+    return [int(number) for number in re.findall(r"\d+", path.name)]
 
 
-def _harm(path: Path, kept: Stamp) -> str:
-    """What is wrong with a file, "" if nothing is."""
-    try:
-        with opened(path) as file:
-            return "" if _stamp(file) == kept else "is damaged: it is not as it was written"
-    except Damaged as error:
-        return f"cannot be read: {error.why}"
-
-
-def _parts(path: Path) -> tuple[dict[str, Manifest], str]:
-    """The parts that are there, by folder, and why they are no checkpoint, "" if they are one."""
+def _read(path: Path, compare: bool = True) -> Checkpoint:
+    """The checkpoint in a directory; to `compare` all its files with their stamps takes long."""
     parts: dict[str, Manifest] = {}
-    for file in sorted(path.glob(f"*/{MANIFEST}")):
-        try:
+    try:
+        for file in sorted(path.glob(f"*/{MANIFEST}")):
             parts[file.parent.name] = read(file, Manifest.model_validate_json)
-        except Damaged as error:
-            return parts, f"{file.parent.name}/{MANIFEST} is damaged: {error.why}"
-    missing = {name for part in parts.values() for name in part.parts} - parts.keys()
-    who = ", ".join(sorted(missing)) or "it"
-    problem = f"it was not finished: {who} has no {MANIFEST}" if missing or not parts else ""
-    return parts, problem
+        missing = {name for part in parts.values() for name in part.parts} - parts.keys()
+        who = ", ".join(sorted(missing)) or "it"
+        problem = f"it was not finished: {who} has no {MANIFEST}" if missing or not parts else ""
+        stamps = [
+            (path / n / file, s) for n, part in parts.items() for file, s in part.files.items()
+        ]
+        for written, stamp in stamps if compare else ():
+            with opened(written) as content:
+                if _stamp(content) != stamp:
+                    raise Damaged(written, "it is not as it was written")
+    except Damaged as error:
+        problem = f"{Path(error.path).relative_to(path)} is damaged: {error.why}"
+    return Checkpoint(path, _numbers(path)[0], parts, problem)
 
 
 def _make_room(folder: Path) -> None:
     """Remove what is older than the last complete checkpoints of a run."""
     paths = _paths(folder)
-    kept = [path for path in paths if not _parts(path)[1]][-KEPT:]
+    kept = [path for path in paths if not _read(path, compare=False).problem][-KEPT:]
     for path in paths[: paths.index(kept[0])] if len(kept) == KEPT else ():
         for manifest in path.glob(f"*/{MANIFEST}"):
             manifest.unlink(missing_ok=True)  # first, so that it never looks damaged

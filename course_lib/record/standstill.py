@@ -210,7 +210,7 @@ class Snapshot:
         if it.phases:
             last = f"'{it.phases[-1].what}' of step {it.phases[-1].step}"
             return Activity(f"has finished {last}, and nothing since")
-        return Activity("has recorded nothing so far")
+        return Activity(f"has entered nothing for {it.age:.1f} s")
 
 
 def _ends_by_itself(stop: Span) -> bool:

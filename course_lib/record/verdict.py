@@ -83,29 +83,28 @@ class Standing:
         """The entrants that reached the goal, and after how many seconds, the fastest first.
         Without a goal, those that came to their end.
         """
-        ends = [(label, self._seconds(entry)) for label, entry in self.entries.items()]
-        known = [(label, seconds) for label, seconds in ends if seconds is not None]
-        return sorted(known, key=lambda end: end[1])
-
-    def _seconds(self, entry: Entry) -> float | None:
-        if self.goal is None:
-            return float(entry.losses.seconds[-1]) if len(entry.losses.seconds) else None
-        accuracy = self.goal.what == "accuracy"
-        reached = self.goal.reached(entry.accuracies if accuracy else entry.losses)
-        return reached[0] if reached else None
+        times = []
+        for label, (_, losses, accuracies) in self.entries.items():
+            if self.goal:
+                curve = accuracies if self.goal.what == "accuracy" else losses
+                times += [(label, end[0]) for end in [self.goal.reached(curve)] if end]
+            else:
+                times += [(label, float(last)) for last in losses.seconds[-1:]]
+        return sorted(times, key=lambda end: end[1])
 
     @property
     def winner(self) -> str | None:
         """The entrant that won a fair race, in which all came to the end; None if none can be
         named, or two were level.
         """
-        certain = self.ranked and not self._level and not self._doubt
-        return self.ranked[0][0] if certain else None
+        return None if self._doubt else self._first
 
     @property
-    def _level(self) -> bool:
-        """True if the two fastest needed the same time."""
-        return len(self.ranked) > 1 and self.ranked[1][1] <= LEVEL * self.ranked[0][1]
+    def _first(self) -> str | None:
+        """The fastest; None if there is none, or the two fastest needed the same time."""
+        times = [seconds for _, seconds in self.ranked]
+        level = len(times) > 1 and times[1] <= LEVEL * times[0]
+        return self.ranked[0][0] if times and not level else None
 
     @property
     def _doubt(self) -> str:
@@ -122,25 +121,9 @@ class Standing:
     @property
     def verdict(self) -> str:
         """The winner of a race that is over and the measure, or the reason why there is none."""
-        if self._doubt:
-            return f"No winner can be named, as {self._doubt}; {self._outcome}."
         who = f"The winner is {self.name(self.winner)}" if self.winner else "No winner"
-        return f"{who}: {self._outcome}."
-
-    @property
-    def _outcome(self) -> str:
-        did = f"reached {self.goal}" if self.goal else "came to the end"
-        if not self.ranked:
-            return f"nobody {did}"
-        (first, fast), *others = self._named
-        if not others:
-            rest = f"; {self._missing} did not" if self._missing else ""
-            return f"only {first} {did}, after {in_seconds(fast)}{rest}"
-        second, slow = others[0]
-        if self._level:
-            return f"{first} and {second} {did} equally fast, after {in_seconds(fast)}"
-        gap = f"{slow / fast:.1f} times sooner than" if fast > 0 else "before"
-        return f"{first} {did} in {in_seconds(fast)}, {gap} {second} ({in_seconds(slow)})"
+        who = f"No winner can be named, as {self._doubt}" if self._doubt else who
+        return f"{who}. {self._times('never')}."
 
     @property
     def ahead(self) -> str:
@@ -150,24 +133,15 @@ class Standing:
             return f"At the start: no loss yet from {' and '.join(without)}"
         if not self.ranked:  # a target that nobody has reached
             return replace(self, given=None).ahead
-        (first, fast), *others = self._named
-        so_far = f"{self.goal} after {in_seconds(fast)}"
-        if self._missing:
-            return f"{first} has reached {so_far}; {self._missing} not yet"
-        if self._level:
-            return f"{first} and {others[0][0]} are level: {so_far}"
-        later = [f"{other} after {in_seconds(seconds)}" for other, seconds in others]
-        return f"{first} is ahead: {', '.join([so_far, *later])}"
+        who = f"{self.name(self._first)} is ahead" if self._first else "The first two are level"
+        return f"{who}. {self._times('not yet')}"
 
-    @property
-    def _named(self) -> list[tuple[str, float]]:
-        return [(self.name(label), seconds) for label, seconds in self.ranked]
-
-    @property
-    def _missing(self) -> str:
-        """The names of those that have not reached the goal."""
-        there = dict(self.ranked)
-        return " and ".join(self.name(label) for label in self.entries if label not in there)
+    def _times(self, missing: str) -> str:
+        """The times to the goal, "Time to loss 0.3: a 2.0 s, b 3.1 s"."""
+        times = {label: in_seconds(seconds) for label, seconds in self.ranked}
+        times |= {label: missing for label in self.entries if label not in times}
+        each = ", ".join(f"{self.name(label)} {seconds}" for label, seconds in times.items())
+        return f"Time to {self.goal or 'the end'}: {each}"
 
 
 def in_seconds(value: float) -> str:

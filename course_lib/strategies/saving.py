@@ -107,7 +107,7 @@ def resumed(spec: RunSpec, plan: Plan) -> Plan:
         return plan
     if not RunDir(path).holds_run:
         raise SpecError("resume", str(path), "there is no run: name the directory of another run")
-    found = checkpoints.found(RunDir(path))
+    found = checkpoints.of_run(RunDir(path))
     usable = [each for each in found if not each.problem]
     problems = "; ".join(f"step {each.steps}: {each.problem}" for each in found if each.problem)
     if not usable:

@@ -222,7 +222,7 @@ def fell(home: Path) -> str:
             found.add("start-up")
         elif any(e.state != "running" for e in last.values()):
             found.add("restart")
-        elif any(checkpoint.problem for checkpoint in checkpoints.found(files)):
+        elif any(checkpoint.problem for checkpoint in checkpoints.of_run(files)):
             found.add("save")  # one is unfinished
         else:
             found.add("race" if files.line.exists() else "training")

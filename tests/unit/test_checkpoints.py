@@ -42,11 +42,11 @@ def leave(
 
 
 def usable(files: RunDir) -> list[int]:
-    return [found.steps for found in checkpoints.found(files) if not found.problem]
+    return [found.steps for found in checkpoints.of_run(files) if not found.problem]
 
 
 def test_a_run_without_checkpoints_has_none(tmp_path: Path) -> None:
-    assert checkpoints.found(RunDir(tmp_path)) == []
+    assert checkpoints.of_run(RunDir(tmp_path)) == []
     assert checkpoints.latest(RunDir(tmp_path)) is None
 
 
@@ -57,7 +57,7 @@ def test_a_part_without_its_manifest_does_not_exist(tmp_path: Path) -> None:
     latest = checkpoints.latest(files)
     assert latest and latest.steps == 20 and latest.bytes == 1010
     assert latest.part("worker:3")[1].numbers == NUMBERS
-    assert "it was not finished: it has no manifest.json" in str(checkpoints.found(files)[-1])
+    assert "it was not finished: it has no manifest.json" in str(checkpoints.of_run(files)[-1])
 
 
 @pytest.mark.parametrize("harm", ["change", "cut", "remove", "pipe", "manifest"])
@@ -82,7 +82,7 @@ def test_a_damaged_file_is_named_and_the_checkpoint_before_is_taken(
             state = part / checkpoints.MANIFEST
             state.write_text(state.read_text()[:100])
     name = "worker-0/manifest.json" if harm == "manifest" else "worker-0/inside/state"
-    found = checkpoints.found(files)[-1]
+    found = checkpoints.of_run(files)[-1]
     assert found.problem.startswith(name) and name in str(found)
     assert usable(files) == [20]
 
@@ -92,10 +92,10 @@ def test_a_checkpoint_in_parts_is_complete_when_the_last_part_is_there(tmp_path:
     for task in ("ps:2", "ps:0"):
         leave(files, 40, task, tasks)
         assert usable(files) == []
-    assert "ps-1 has no manifest" in checkpoints.found(files)[0].problem
+    assert "ps-1 has no manifest" in checkpoints.of_run(files)[0].problem
     leave(files, 40, "ps:1", tasks)
     assert usable(files) == [40]
-    assert checkpoints.found(files)[0].part("ps:1")[0].name == "ps-1"
+    assert checkpoints.of_run(files)[0].part("ps:1")[0].name == "ps-1"
 
 
 def test_the_last_two_complete_ones_are_kept(tmp_path: Path) -> None:
@@ -103,9 +103,9 @@ def test_the_last_two_complete_ones_are_kept(tmp_path: Path) -> None:
     for steps in (20, 40, 60):
         leave(files, steps)
     leave(files, 80, tasks=("worker:0", "worker:1"))  # not complete, so 40 and 60 are still needed
-    assert [found.steps for found in checkpoints.found(files)] == [40, 60, 80]
+    assert [found.steps for found in checkpoints.of_run(files)] == [40, 60, 80]
     leave(files, 100)
-    assert [found.steps for found in checkpoints.found(files)] == [60, 80, 100]
+    assert [found.steps for found in checkpoints.of_run(files)] == [60, 80, 100]
     leave(files, 1_000_000)
     leave(files, 1_000_020)
     assert usable(files) == [1_000_000, 1_000_020]
@@ -143,7 +143,7 @@ def test_a_hundred_kills_during_a_save_lose_no_checkpoint(tmp_path: Path) -> Non
         # killed between the manifest and the word of it, a checkpoint is there all the same
         assert (latest.steps if latest else 0) in (saved, saved + 1)
         saved = latest.steps if latest else 0
-        torn += checkpoints.found(files)[-1:] != [latest]
+        torn += checkpoints.of_run(files)[-1:] != [latest]
     assert latest and torn > 20
     state = (latest.part("worker:0")[0] / "inside" / "state").read_bytes()
     assert state == random.Random(saved).randbytes(200_000)
@@ -288,7 +288,7 @@ def test_a_directory_without_a_usable_checkpoint_is_refused(tmp_path: Path) -> N
     with pytest.raises(SpecError, match="it has none: name a run with checkpoint_every"):
         saving.resumed(spec_of(resume=earlier), Plan())
     (leave(RunDir(earlier), 40) / "inside/state").unlink()
-    with pytest.raises(SpecError, match="step 40: worker-0/inside/state cannot be read"):
+    with pytest.raises(SpecError, match="step 40: worker-0/inside/state is damaged: No such file"):
         saving.resumed(spec_of(resume=earlier), Plan())
 
 

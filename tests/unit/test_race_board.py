@@ -357,8 +357,7 @@ def test_the_verdict_says_who_was_first_to_what_all_reached_and_whether_it_was_f
     seconds = {label: f.seconds_to_target for label, f in shown.entrants.items()}
     fast, slow = sorted(seconds, key=lambda label: seconds[label] or 0)
     assert view.goal == ("loss", pytest.approx(target))
-    ratio = f"{(seconds[slow] or 0) / (seconds[fast] or 1):.1f} times"
-    assert ratio in view.headline() and shown.winner == fast
+    assert slow in view.headline() and shown.winner == fast
     says("race_board", "the end of a race", f"{view.headline()}\n{view.detail()}")
 
 
@@ -944,7 +943,7 @@ def test_watching_a_saved_race_prints_it_and_writes_its_page(
     save(tmp_path / "race" / "1-async", [*asynchronous(), *done])
     watch(tmp_path / "race", html=tmp_path / "out.html", timeout=60)
     out = " ".join(capsys.readouterr().out.split())
-    assert "async reached loss" in out or "sync reached loss" in out
+    assert "Time to loss" in out
     for fact in ("finished, emulated", "waits 0%", "worker:1", "█"):
         assert fact in out, fact
     assert "async" in (tmp_path / "out.html").read_text()
