@@ -44,10 +44,6 @@ class Zygote:
         self.ready = False
         self._turn = threading.Lock()
 
-    @property
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
     def fork_onto(self, sock: socket.socket, timeout: float) -> None:
         """Have the zygote fork a supervisor that talks through `sock`, once it is ready."""
         deadline = time.monotonic() + timeout
@@ -87,7 +83,7 @@ def warm(framework: str = "tensorflow") -> None:
 
 def is_warm(framework: str) -> bool:
     """Return whether the zygote of a framework is there already."""
-    return framework in _zygotes and _zygotes[framework].alive
+    return framework in _zygotes and _zygotes[framework].process.poll() is None
 
 
 def close() -> None:

@@ -9,7 +9,6 @@ another host the bytes go over TCP. A rank's operations and their order are comp
 import contextlib
 import copy
 import json
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +27,7 @@ from course_lib.record.events import Message, clock
 PATIENCE = 30.0  # seconds
 _KEPT = 64  # prepared calls that are kept for use again
 _PAGE = 1 << 16
+Spares = dict[int, np.ndarray]
 
 
 class Call(NamedTuple):
@@ -65,9 +65,9 @@ class Communicator:
         self.rank, self.place = rank, tuple(place)
         self._group = Group(Meeting(Path(directory), rank, self.place, address), patience, wires)
         self.record = record
-        self._calls: OrderedDict[tuple[int, int, np.dtype, bool], Call] = OrderedDict()
+        self._calls: dict[tuple[int, int, np.dtype, bool], Call] = {}
         self._segment: Segment | None = None
-        self._spares: dict[int, np.ndarray] = {}
+        self._spares: Spares = {}
         self._broken: Exception | None = None
         self._closed = False
 
@@ -134,15 +134,12 @@ class Communicator:
                 raise SpecError("schedule", schedule.name, needs)
             check_dtype(dtype)
             mine = program(schedule, self.place, self.rank, length, dtype.itemsize, private)
-            about = {
-                "algorithm": schedule.name,
-                "schedule": schedule.digest,
-                "length": length,
-                "dtype": dtype.name if dtype.kind == "V" else dtype.str,
-            }
-            self._calls[key] = Call(schedule, mine, length, dtype, json.dumps(about))
+            kind = dtype.name if dtype.kind == "V" else dtype.str
+            about = {"algorithm": schedule.name, "schedule": schedule.digest, "length": length}
+            about_it = json.dumps(about | {"dtype": kind})
+            self._calls[key] = Call(schedule, mine, length, dtype, about_it)
             if len(self._calls) > _KEPT:
-                self._calls.popitem(last=False)
+                self._calls.pop(next(iter(self._calls)))
         return self._calls[key]
 
     def _segment_for(self, call: Call) -> Segment:
@@ -157,9 +154,9 @@ class Communicator:
         return self._segment
 
     def _carry_out(self, call: Call, mine: np.ndarray | None) -> None:
-        segment = self._segment_for(call)
+        execution = _Execution(self._group, call, mine, self._segment_for(call), self._spares)
         with self._blame():
-            _Execution(self._group, call, mine, segment, self._spares, self.record).run()
+            execution.run(self.record)
 
     @contextlib.contextmanager
     def _blame(self) -> Iterator[None]:
@@ -179,19 +176,13 @@ class _Execution:
     host read. `mine` is None if the caller's numbers are in the segment.
 
     `spares`: spare arrays, kept from call to call because allocating them costs more time than
-    using them. `record`: see `Communicator`.
+    using them.
     """
 
     def __init__(
-        self,
-        group: Group,
-        call: Call,
-        mine: np.ndarray | None,
-        segment: Segment,
-        spares: dict[int, np.ndarray],
-        record: Callable[[Message], None] | None,
+        self, group: Group, call: Call, mine: np.ndarray | None, segment: Segment, spares: Spares
     ) -> None:
-        self.group, self.call, self.segment, self.record = group, call, segment, record
+        self.group, self.call, self.segment = group, call, segment
         self.connections, self.spares = group.connections, spares
         shared = segment.array(call.length, call.dtype)
         self.buffers = (shared if mine is None else mine, shared)  # at index MINE and SHARED
@@ -199,9 +190,9 @@ class _Execution:
         self.begun: dict[int, float] = {}  # peer -> when its message of this round was offered
         self.before: dict[int, int] = {}  # peer -> pieces offered before this call
 
-    def run(self) -> None:
+    def run(self, record: Callable[[Message], None] | None) -> None:
         """Return when this rank has its result, and the system has taken all bytes for other hosts.
-        Ranks of this host may still read from the shared buffer.
+        Ranks of this host may still read from the shared buffer. `record`: see `Communicator`.
         """
         program = self.call.program
         self.group.begin(self.call.about, program.peers)
@@ -218,6 +209,8 @@ class _Execution:
                 self.group.wait_until_clear(self.connections[peer], self.before[peer] + pieces)
             if isinstance(op, Take):
                 self._take(op)
+                if record:
+                    self._note(op, record)
             else:
                 self._store(op.part, self._at(op.source, op.part.span))
         for peer in program.sent_to:
@@ -255,12 +248,12 @@ class _Execution:
         for part, value in zip(op.parts, came or self._read(connection, op), strict=True):
             self._store(part, value)
         connection.confirm()
-        if self.record:
-            task, itemsize, end = self.call.schedule.task, self.call.dtype.itemsize, clock()
-            src, dst, start = task(op.peer), task(self.group.rank), self.begun[op.peer]
-            for chunk, length in op.chunks:
-                size = length * itemsize
-                self.record(Message(dst, src, dst, size, op.round, chunk, start, end))
+
+    def _note(self, op: Take, record: Callable[[Message], None]) -> None:
+        task, itemsize, end = self.call.schedule.task, self.call.dtype.itemsize, clock()
+        src, dst, start = task(op.peer), task(self.group.rank), self.begun[op.peer]
+        for chunk, length in op.chunks:
+            record(Message(dst, src, dst, length * itemsize, op.round, chunk, start, end))
 
     def _read(self, connection: Connection, op: Take) -> list[np.ndarray | None]:
         """Read a piece from the network: parts to be added go into a spare array, the others

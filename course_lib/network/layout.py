@@ -164,14 +164,11 @@ class Wires:
     def _reserving(self) -> Iterator[None]:
         """Keep others from reserving during the block, unless one of them takes too long."""
         deadline = time.monotonic() + _PATIENCE
-        while True:
-            try:
+        while time.monotonic() < deadline:
+            with contextlib.suppress(BlockingIOError):
                 fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    break
-                time.sleep(50e-6)
+            time.sleep(50e-6)
         try:
             yield
         finally:

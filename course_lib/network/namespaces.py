@@ -50,11 +50,8 @@ def make_private() -> None:
         _call("unshare", _NEWNET)
     except PermissionError:
         _call("unshare", _NEWUSER | _NEWNET)
-        for name, text in (
-            ("setgroups", "deny"),
-            ("uid_map", f"{uid} {uid} 1"),
-            ("gid_map", f"{gid} {gid} 1"),
-        ):
+        maps = {"setgroups": "deny", "uid_map": f"{uid} {uid} 1", "gid_map": f"{gid} {gid} 1"}
+        for name, text in maps.items():
             Path(f"/proc/self/{name}").write_text(text)
     bring_up("lo")
 
@@ -107,20 +104,19 @@ def parts() -> list[str]:
     """The kinds of interface and of queueing discipline that the kernel has, and nftables if it
     has what `lose` needs, found by making them in the namespace that this process is in.
     """
-    found = []
+    known = []
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, socket.NETLINK_ROUTE) as kernel:
         for kind in LINKS:
-            about = _attribute(_LINKINFO, _attribute(_KIND, kind))
-            info = struct.pack("BxHiII", 0, 0, 0, 0, 0) + about
-            found += [kind] if _ask(kernel, _message(_NEWLINK, _NEW, info)) == 0 else []
+            info = bytes(16) + _attribute(_LINKINFO, _attribute(_KIND, kind))
+            known += [kind] if _ask(kernel, _message(_NEWLINK, _NEW, info)) == 0 else []
         # without its settings the kernel makes none; its error tells whether it knows the kind
         for kind in QDISCS:
-            info = struct.pack("BxxxiIII", 0, _LOOPBACK, 0, _ROOT, 0) + _attribute(_KIND, kind)
-            found += [kind] if _ask(kernel, _message(_NEWQDISC, _NEW, info)) != -2 else []
+            info = struct.pack("4xiIII", _LOOPBACK, 0, _ROOT, 0) + _attribute(_KIND, kind)
+            known += [kind] if _ask(kernel, _message(_NEWQDISC, _NEW, info)) != -2 else []
     with contextlib.suppress(OSError):
         lose("trial", ["lo"], 0.5)
-        found.append(NFTABLES)
-    return found
+        known.append(NFTABLES)
+    return known
 
 
 def lose(name: str, interfaces: Sequence[str], share: float) -> None:
