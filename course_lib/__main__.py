@@ -15,10 +15,9 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from course_lib.commands.allreduce import allreduce, stage
-from course_lib.commands.cluster import cluster
-from course_lib.commands.exercises import check, exercises
-from course_lib.commands.machine import doctor, lab, strategies
-from course_lib.commands.screen import say
+from course_lib.commands.exercises import check, exercises, lab
+from course_lib.commands.machine import cluster, doctor, strategies
+from course_lib.commands.terminal import say
 from course_lib.commands.training import race, run
 from course_lib.commands.watch import export, picture, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
@@ -70,7 +69,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except Stalled as stalled:
         if stalled.stopping:
             _fail(stalled, 1)
-        why = f"not over after {stalled.seconds:g} s (--timeout)"
+        why = "not over in time (--timeout)"
         if stalled.standing:
             why = f"has stood still for {stalled.seconds:.1f} s"
         _fail(f"{why}, so it was stopped: {stalled.words}", 1)

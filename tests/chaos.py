@@ -34,7 +34,7 @@ import typer
 
 from course_lib.__main__ import app, main
 from course_lib.cluster.run import Run
-from course_lib.commands.screen import progress, say, show
+from course_lib.commands.terminal import progress, say, show
 from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed, Unavailable
 from course_lib.hardware import probe
 from course_lib.launch import start
@@ -248,8 +248,8 @@ def chaos(
     ended, problems, seconds = Counter[str](), Counter[str](), list[float]()
     for number, episode in enumerate(played, 1):
         with progress() as shown:
-            said = episode.partition(",")[0]
-            shown.add_task(f"{number} of {count}", total=count, completed=number - 1, said=said)
+            words = f"{number} of {count} {episode.partition(',')[0]}"
+            shown.add_task(words, total=count, completed=number - 1)
             outcome = play(episode)
         what = "no error" if outcome.seconds is None else "an error"
         ended[f"{outcome.fault.do}: {what}"] += 1

@@ -1,82 +1,72 @@
-"""`lockstep check` and `lockstep exercises`."""
+"""`lockstep check`, `lockstep exercises` and `lockstep lab`: the notebooks of the course."""
 
-import csv
-import json
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, NoReturn
 
 import typer
 
-from course_lib.commands.screen import progress, say, show
-from course_lib.commands.shared import Json
-from course_lib.course.answers import ROOT, Verdict
-from course_lib.errors import SpecError, Unavailable
+from course_lib.commands.terminal import Json, dump, progress, say, show
+from course_lib.course.answers import ROOT
+from course_lib.errors import Unavailable
 
-SHOWN = ("task", "state", "text", "hint")
+Notebook = Annotated[
+    Path,
+    typer.Argument(
+        help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb, or a directory with "
+        "those of a class."
+    ),
+]
+Csv = Annotated[bool, typer.Option("--csv", help="Print a line of CSV for each task.")]
+Solutions = Annotated[Path, typer.Option(help="The directory of the solutions.")]
+Out = Annotated[Path, typer.Option(help="The directory of the exercises to write.")]
+Nbgrader = Annotated[
+    Path | None, typer.Option(help="Instead: make or update a course directory for nbgrader here.")
+]
+Copy = Annotated[
+    Path | None,
+    typer.Option(
+        help="Work on a copy of the course in this directory. A later version of the course is "
+        "brought into it, and what you have written there stays."
+    ),
+]
 
 
-def check(
-    notebook: Annotated[
-        Path,
-        typer.Argument(
-            help="An exercise, such as exercises/04_allreduce_from_scratch.ipynb, or a directory "
-            "with those of a class."
-        ),
-    ],
-    as_json: Json = False,
-    as_csv: Annotated[
-        bool, typer.Option("--csv", help="Print one line of CSV for each task of each notebook.")
-    ] = False,
-) -> int:
+def check(notebook: Notebook, as_json: Json = False, as_csv: Csv = False) -> int:
     """Check the answers in an exercise, or in all of a directory.
 
     The exit code is 0 if all passed, 1 if not, 2 if it is no exercise.
     """
-    # nbformat takes seconds to import: only where it is needed
+    # nbformat and pandas take long to import: only where they are needed
+    import pandas as pd
+
     from course_lib.course.grading import exercises_in, grade
 
     paths = exercises_in(notebook) if notebook.is_dir() else [notebook]
-    results: list[dict[str, Any]] = []
     with progress() as shown:
-        bar = shown.add_task("checking", total=len(paths), said="")
-        for path in paths:
-            shown.update(bar, said=path.name)
-            try:
-                verdicts = grade(path)
-            except SpecError as problem:  # of one learner's file: the others are checked
-                if path == notebook:
-                    raise
-                verdicts = [Verdict("", "not yet", str(problem))]
-            tasks = [{name: getattr(verdict, name) for name in SHOWN} for verdict in verdicts]
-            passed = sum(map(bool, verdicts))
-            results.append({"notebook": str(path), "passed": passed, "tasks": tasks})
-            shown.advance(bar)
+        graded = {path: grade(path) for path in shown.track(paths, description="checking")}
+    rows = [
+        {"notebook": str(path), "task": v.task, "state": v.state, "text": v.text, "hint": v.hint}
+        for path, verdicts in graded.items()
+        for v in verdicts
+    ]
     if as_csv:
-        lines = csv.DictWriter(sys.stdout, ("notebook", *SHOWN), lineterminator="\n")
-        lines.writeheader()
-        lines.writerows({"notebook": r["notebook"]} | task for r in results for task in r["tasks"])
+        print(pd.DataFrame(rows).to_csv(index=False), end="")
     elif as_json:
-        print(json.dumps(results if notebook.is_dir() else results[0]))
+        dump(rows)
     else:
-        for result in results:
-            tasks = result["tasks"]
-            rows = [[t["task"], t["state"], f"{t['text']}\n{t['hint']}".strip()] for t in tasks]
-            show(["task", "", "what was found"], rows, lines=True)
-            outcome = f"{result['passed']} of {len(tasks)} passed"
-            say(f"{result['notebook']}: {outcome}" if notebook.is_dir() else outcome)
-    return 0 if all(r["passed"] == len(r["tasks"]) for r in results) else 1
+        for path, verdicts in graded.items():
+            cells = [[v.task, v.state, f"{v.text}\n{v.hint}".strip()] for v in verdicts]
+            show(["task", "", "what was found"], cells, lines=True)
+            say(f"{path}: {sum(map(bool, verdicts))} of {len(cells)} passed")
+    return 0 if all(all(verdicts) for verdicts in graded.values()) else 1
 
 
 def exercises(
-    solutions: Annotated[Path, typer.Option(help="The directory of the solutions.")] = ROOT
-    / "solutions",
-    out: Annotated[Path, typer.Option(help="The directory of the exercises to write.")] = ROOT
-    / "exercises",
-    nbgrader: Annotated[
-        Path | None,
-        typer.Option(help="Instead: make or update a course directory for nbgrader here."),
-    ] = None,
+    solutions: Solutions = ROOT / "solutions",
+    out: Out = ROOT / "exercises",
+    nbgrader: Nbgrader = None,
 ) -> None:
     """Make the exercises from the solutions, with the answers taken out."""
     try:
@@ -86,3 +76,38 @@ def exercises(
         raise Unavailable("making exercises", "nbgrader is not installed", cure) from None
     for path in set_up(solutions, nbgrader) if nbgrader else generate(solutions, out):
         print(path)
+
+
+# JupyterLab would ask whether it may fetch news, over the page, and look for a newer version of
+# itself: the course stays on this machine. A question is a setting, of which `labconfig/` here has
+# another default; a learner's own setting still counts.
+NO_UPDATES = "--LabApp.check_for_updates_class=jupyterlab.NeverCheckForUpdate"
+PLACES = ("--notebook-dir", "--ServerApp.root_dir", "--ServerApp.notebook_dir", "--LabApp.default")
+FIRST = "/lab/tree/notebooks/00_start_here.ipynb"  # in front of what was open before
+
+
+def lab(context: typer.Context, copy_to: Copy = None) -> NoReturn:
+    """Open the course in JupyterLab; further arguments go to `jupyter lab`."""
+    if not (ROOT / "notebooks").is_dir():
+        why = "the notebooks are not beside this package"
+        raise Unavailable("the course", why, "Clone the repository and use `make lab` there.")
+    if copy_to is not None:
+        # nbformat takes seconds to import: only where it is needed
+        from course_lib.course.copies import deliver
+
+        say(*deliver(ROOT, copy_to), f"Your copy of the course: {copy_to.resolve()}")
+    command = [sys.executable, "-m", "jupyterlab", "--LabApp.news_url=None", NO_UPDATES]
+    if not any(argument.startswith(PLACES) for argument in context.args):
+        root = (copy_to or ROOT).resolve()
+        command += [f"--ServerApp.root_dir={root}", f"--LabApp.default_url={FIRST}"]
+    if os.geteuid() == 0:  # as in a container; JupyterLab wants it said
+        command.append("--allow-root")
+    here, given = Path(__file__).parent, os.environ
+    settings = filter(None, (str(here), given.get("JUPYTER_CONFIG_PATH")))
+    environment = {
+        "LOCKSTEP_PYTHONSTARTUP": given.get("PYTHONSTARTUP", ""),  # kept in a lab within a lab
+        **given,
+        "PYTHONSTARTUP": str(here / "kernel.py"),
+        "JUPYTER_CONFIG_PATH": os.pathsep.join(settings),
+    }
+    os.execve(sys.executable, [*command, *context.args], environment)

@@ -7,17 +7,16 @@ A learner's own PYTHONSTARTUP runs as well.
 
 
 def _begin() -> None:
+    import contextlib
     import os
     from pathlib import Path
 
     own = os.environ.pop("LOCKSTEP_PYTHONSTARTUP", "")
     del os.environ["PYTHONSTARTUP"]
-    try:
+    with contextlib.suppress(Exception):  # as in the kernel of an environment without the course
         from course_lib.notebook import shell
 
         shell.explain_missing_names()
-    except Exception:  # as in the kernel of an environment without the course
-        pass
     if own:
         os.environ["PYTHONSTARTUP"] = own
         exec(compile(Path(own).read_bytes(), own, "exec"), globals())

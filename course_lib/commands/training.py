@@ -1,6 +1,5 @@
 """`lockstep run` and `lockstep race`: the commands that train."""
 
-import json
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -9,36 +8,41 @@ from typing import Annotated, Any, cast
 import typer
 
 from course_lib.cluster.run import Run
-from course_lib.commands.screen import progress, say, show, strict, text
-from course_lib.commands.shared import Json, Timeout, with_fields
+from course_lib.commands.terminal import Json, Timeout, dump, progress, say, show, text, with_fields
 from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
 from course_lib.racing.entrants import parse_entrant
 from course_lib.racing.race import race as start_race
 from course_lib.record import measures
-from course_lib.record.digest import Digest
 from course_lib.record.trace import Trace
-from course_lib.strategies import catalog
 from course_lib.strategies.catalog import StrategyName
 
+StrategyArgument = Annotated[str, typer.Argument(help="A strategy, see `lockstep strategies`.")]
+Entrants = Annotated[
+    list[str],
+    typer.Argument(
+        help="Two strategies or more. Settings for one strategy alone follow a comma: "
+        "one_device,device_ms=80."
+    ),
+]
+Target = Annotated[
+    float | None,
+    typer.Option(help="The loss they race for; if not given, the lowest that all reach."),
+]
+Accuracy = Annotated[
+    float | None, typer.Option(help="The test accuracy they race for, such as 0.9, in its place.")
+]
 
-@with_fields
+
+@with_fields()
 def run(
-    strategy: Annotated[
-        str, typer.Argument(help="The name of a strategy, see `lockstep strategies`.")
-    ] = "multi_worker_mirrored",
+    strategy: StrategyArgument = "multi_worker_mirrored",
     *,
     fields: dict[str, Any],
     timeout: Timeout = 600.0,
     as_json: Json = False,
 ) -> None:
     """Train with a strategy, in real processes."""
-    known = catalog.STRATEGIES.get(strategy)
-    # so that one command goes through all strategies
-    workers = fields.get("workers")
-    if known and isinstance(workers, int) and workers > known.max_workers == 1:
-        del fields["workers"]
-        say(f"{strategy} has one worker: --workers {workers} is left out", stderr=True)
     with start(cast(StrategyName, strategy), **fields) as started:  # which refuses other names
         if not as_json:
             for reason in started.plan.reasons:
@@ -46,7 +50,7 @@ def run(
         follow(started.wait, {strategy: started}, timeout)
         result = started.result
     if as_json:
-        print(json.dumps(strict(result)))
+        dump(result)
     else:
         report(result, started.trace)
 
@@ -57,10 +61,10 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
     """
     deadline = time.monotonic() + timeout
     with progress() as shown:
-        bars = {name: shown.add_task(name, total=r.spec.steps, said="") for name, r in runs.items()}
+        bars = {name: shown.add_task(name, total=run.spec.steps) for name, run in runs.items()}
         while True:
+            left = deadline - time.monotonic()
             try:
-                left = deadline - time.monotonic()
                 wait(timeout if shown.disable else max(0.0, min(0.25, left)))
                 return
             except KeyboardInterrupt:
@@ -71,21 +75,12 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
                     print(run.run_dir, file=sys.stderr)  # in one piece, to be copied
                 raise
             except Stalled as stalled:
-                if stalled.standing:
+                if stalled.standing or left <= 0 or shown.disable:
                     raise
-                if time.monotonic() >= deadline:
-                    raise Stalled(stalled.does, timeout) from None
             for name, run in runs.items():
-                digest = run.digest
-                status = so_far(digest) or run.state
-                shown.update(bars[name], completed=digest.steps_done, said=status)
-
-
-def so_far(digest: Digest) -> str:
-    """The last loss and the throughput so far, in words."""
-    loss, rate = digest.losses.last, digest.losses.rate()
-    speed = f", {rate:,.0f} /s" if rate else ""
-    return "" if loss is None else f"loss {loss:.3f}{speed}"
+                loss = run.digest.losses.last
+                words = f"{name} {run.state if loss is None else f'loss {loss:.3f}'}"
+                shown.update(bars[name], completed=run.digest.steps_done, description=words)
 
 
 def report(result: dict[str, Any], trace: Trace) -> None:
@@ -94,48 +89,26 @@ def report(result: dict[str, Any], trace: Trace) -> None:
     known = {name: value for name, value in result.items() if value not in (None, {}, [])}
     values = [[name, text(value, name)] for name, value in known.items() if name not in apart]
     show(["result", "seconds are counted from the start of the command"], values)
-    compiles = ", in which TensorFlow compiles" if result["framework"] == "tensorflow" else ""
-    say(f"Where each task's time went, the first step included{compiles}:", measures.table(trace))
+    say("Where each task's time went, the first step included (TensorFlow compiles in it):")
+    say(measures.table(trace))
     if result["memory"]:
         say("\nWhat takes up each task's memory in its first step, counted and by the formula:")
         say(measures.memory_table(result["memory"], result["memory_formula"]))
-    say("", in_short(result))
+    learned = {name: value for name, value in known.items() if name.startswith("test_")}
+    figures = {"seconds": result["seconds"].get("total"), "loss": result["final_loss"], **learned}
+    outcome = f"{result['strategy']} {'was stopped' if result['stopped'] else 'is done'}"
+    parts = [f"{name.replace('_', ' ')} {text(v)}" for name, v in figures.items() if v is not None]
+    say("", ", ".join([f"{outcome}: {result['steps_done']:,} steps", *parts]) + ".")
     print(f"\nThe record of this run:\n{result['run_dir']}")  # in one piece, to be copied
 
 
-def in_short(result: dict[str, Any]) -> str:
-    """What came of a run, in a sentence: what stands last on the screen."""
-    steps, seconds = result["steps_done"], result["seconds"].get("total")
-    outcome = f"{result['strategy']} {'was stopped' if result['stopped'] else 'is done'}"
-    time = f" in {text(seconds, 'seconds')}" if seconds else ""
-    learned = {name: value for name, value in result.items() if name.startswith("test_")}
-    figures = {"loss": result["final_loss"], **learned}
-    parts = [f"{name.replace('_', ' ')} {text(v)}" for name, v in figures.items() if v is not None]
-    return ", ".join([f"{outcome}: {steps:,} steps{time}", *parts]) + "."
-
-
-@with_fields
+@with_fields()
 def race(
-    entrants: Annotated[
-        list[str],
-        typer.Argument(
-            help="Two strategies or more. Settings for one strategy alone follow a comma: "
-            "one_device,device_ms=80."
-        ),
-    ],
+    entrants: Entrants,
     *,
     fields: dict[str, Any],
-    target_loss: Annotated[
-        float | None,
-        typer.Option(help="The loss they race for; if not given, the lowest that all reach."),
-    ] = None,
-    target_accuracy: Annotated[
-        float | None,
-        typer.Option(
-            help="The test accuracy they race for, such as 0.9, measured every 10 steps or as "
-            "--evaluate-every says."
-        ),
-    ] = None,
+    target_loss: Target = None,
+    target_accuracy: Accuracy = None,
     timeout: Timeout = 600.0,
     as_json: Json = False,
 ) -> None:
@@ -149,8 +122,8 @@ def race(
     with start_race(*map(parse_entrant, entrants), **targets, **fields) as started:
         follow(started.wait, started.runs, timeout)
     if as_json:
-        print(json.dumps(strict(started.as_dict())))
+        dump(started.as_dict())
     else:
         shown = started.comparison
-        show(shown.headers(), shown.rows(), right=True)
+        show(shown.headers(), shown.rows())
         say(*shown.words())

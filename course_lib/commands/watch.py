@@ -16,33 +16,27 @@ from rich.text import Text
 
 from course_lib.errors import SpecError
 from course_lib.record.export import FORMATS, save_frames
+from course_lib.record.rundir import usable
 from course_lib.record.saved import SavedRun, saved_runs
-from course_lib.widgets.board import pictures
 from course_lib.widgets.board.lanes import NAMES, NOTHING, runs
 from course_lib.widgets.board.side import Side
 from course_lib.widgets.board.view import View
-from course_lib.widgets.kit import page
 from course_lib.widgets.kit.palette import SHADE
 from course_lib.widgets.timeline import Timeline
 
 PERIOD = 0.25  # seconds between pictures
+Runs = Annotated[Path, typer.Argument(help="The directory of a run, or of a race.")]
+RunDir = Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")]
+Wait = Annotated[float, typer.Option(min=0, max=86400, help="Seconds after which to leave.")]
+Svg = Annotated[Path, typer.Option(help="The SVG file to write.")]
+First = Annotated[int | None, typer.Option(min=0, help="The first step, usually in the middle.")]
+Steps = Annotated[int, typer.Option(min=1, max=100, help="How many steps to show.")]
+Title = Annotated[str, typer.Option(help="The title; the strategy's name if not given.")]
+Format = Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")]
+Folder = Annotated[Path | None, typer.Option(help="The folder; if not given, one in the run's.")]
 
 
-def watch(
-    run_dir: Annotated[
-        Path, typer.Argument(help="The directory of a run, or of a race with its runs in it.")
-    ],
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the board in the end as a page that needs no kernel and no network."
-        ),
-    ] = None,
-    timeout: Annotated[
-        float,
-        typer.Option(min=0, max=86400, help="Seconds after which to leave a run that goes on."),
-    ] = 86400.0,
-) -> None:
+def watch(run_dir: Runs, timeout: Wait = 86400.0) -> None:
     """Follow a run until it is over: its state, loss and throughput, and what each task does."""
     view = View(saved_runs(run_dir))
     console = Console(highlight=False)
@@ -55,19 +49,16 @@ def watch(
             time.sleep(max(0.0, min(PERIOD, deadline - time.monotonic())))
             view.look()
     console.print(frame(view, console.width))
-    if html is not None:
-        try:
-            print(page.save(html, pictures.document(view)))
-        except OSError as error:
-            raise SpecError("html", str(html), f"cannot be written ({error.strerror})") from None
 
 
 def frame(view: View, width: int) -> RenderableType:
-    """The view as text: the headline, then a block for each run."""
+    """The view as text: the headline, a block for each run, and what the characters mean."""
     parts = enumerate(view.headline().split("**"))
     headline = Text.assemble(*((part, "bold" if i % 2 else "") for i, part in parts))
     blocks = (_block(view, side, width) for side in view.sides)
-    return Group(headline, *filter(None, [view.detail()]), *blocks, _legend())
+    marks = (Text.assemble((shade.mark, shade.color), f" {name}") for name, shade in SHADE.items())
+    legend = "", Columns(marks, padding=(0, 2))
+    return Group(headline, *filter(None, [view.detail()]), *blocks, *legend)
 
 
 def _block(view: View, side: Side, width: int) -> RenderableType:
@@ -83,26 +74,12 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
     about = f"{side.spec.framework}, {side.state}, {side.reality.word}"
     head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {side.summary()}")
-    zero = window.zero
-    foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
-    return Group(head, grid, foot)
-
-
-def _legend() -> RenderableType:
-    """Explain the characters."""
-    marks = (Text.assemble((shade.mark, shade.color), f" {name}") for name, shade in SHADE.items())
-    return Group("", Columns(marks, padding=(0, 2)))
+    begin, end = window.begin - window.zero, window.end - window.zero
+    return Group(head, grid, f"{'':10} {begin:.2f} s to {end:.2f} s")
 
 
 def picture(
-    run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
-    out: Annotated[Path, typer.Option(help="The SVG file to write.")],
-    first: Annotated[
-        int | None,
-        typer.Option(min=0, help="The first step to show; if not given, one in the middle."),
-    ] = None,
-    steps: Annotated[int, typer.Option(min=1, max=100, help="How many steps to show.")] = 6,
-    title: Annotated[str, typer.Option(help="The title; the strategy's name if not given.")] = "",
+    run_dir: RunDir, out: Svg, first: First = None, steps: Steps = 6, title: Title = ""
 ) -> None:
     """Draw what each worker of a run did, from its trace, as an SVG file."""
     try:
@@ -112,18 +89,8 @@ def picture(
         raise SpecError("run_dir", str(run_dir), f"{text} ({error})") from None
 
 
-def export(
-    run_dir: Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")],
-    form: Annotated[
-        str, typer.Option("--format", help=f"The format: {' or '.join(FORMATS)}.")
-    ] = "csv",
-    out: Annotated[
-        Path | None, typer.Option(help="The folder to write to; `frames` in the run's, if not.")
-    ] = None,
-) -> None:
+def export(run_dir: RunDir, form: Format = "csv", out: Folder = None) -> None:
     """Write the trace of a run as tables, a file for each kind of events."""
     folder = out or run_dir / "frames"
-    try:
+    with usable("out", folder):
         print(*save_frames(SavedRun(run_dir).trace, folder, form), sep="\n")
-    except OSError as error:
-        raise SpecError("out", str(folder), f"cannot be written ({error.strerror})") from None

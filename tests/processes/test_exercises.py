@@ -387,8 +387,7 @@ def test_a_notebook_with_half_of_the_answers_gives_half_and_leaves_nothing_behin
     )
     assert done.returncode == 1, done.stderr
     found = json.loads(done.stdout)
-    assert found["passed"] == 2
-    assert {t["task"]: t["state"] for t in found["tasks"]} == dict(
+    assert {t["task"]: t["state"] for t in found} == dict(
         zip(TASKS, ("passed", "passed", "to do", "to do", "to do"), strict=True)
     )
     assert gone_within(str(home), 30.0) == []

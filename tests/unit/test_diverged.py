@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from course_lib.commands.screen import strict
+from course_lib.commands.terminal import strict
 from course_lib.racing.comparison import Figures, side_by_side
 from course_lib.racing.fairness import Fairness
 from course_lib.record.digest import Digest

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from course_lib.commands.screen import progress as bars
+from course_lib.commands.terminal import progress as bars
 from course_lib.course import answers, check
 from course_lib.course.answers import ExerciseTask, Verdict
 from course_lib.record import progress

@@ -14,7 +14,7 @@ from rich.console import Console
 from course_lib import engines, hardware
 from course_lib.__main__ import main
 from course_lib.commands import allreduce, machine, training, watch
-from course_lib.commands.screen import NUMBER, progress, say, show
+from course_lib.commands.terminal import NUMBER, progress, say, show
 from course_lib.errors import Unavailable
 from course_lib.reduction.allreduce import compare
 from tests.benchmarks.boards import board as board_of_made_up_runs
@@ -52,7 +52,7 @@ for kind in ("optimizer_state", "activations", "buffers"):
 
 def _race() -> None:
     shown = comparing(of(lockstep(), label="multi_worker_mirrored"), of(lockstep(), label="other"))
-    show(shown.headers(), shown.rows(), right=True)
+    show(shown.headers(), shown.rows())
     say(*shown.words())
 
 
@@ -178,7 +178,7 @@ def test_progress_is_readable_on_a_terminal_and_absent_elsewhere(
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setenv("TTY_COMPATIBLE", str(int(terminal)))
     with progress() as shown:
-        shown.add_task("ring", total=40, completed=10, said="loss 1.234")
+        shown.add_task("loss 1.234", total=40, completed=10)
         print("a result")
     out, err = capsys.readouterr()
     assert out == "a result\n"
