@@ -36,23 +36,23 @@ class Census:
             for kind, count in bytes_now.items():
                 self.peak[kind] = max(count, self.peak.get(kind, 0))
 
-    def close(self, step: int, samples: int, held: Callable[[], dict[str, int]]) -> None:
-        """A step is over. If it was the first, record what was noted in it, and what is `held` now
-        of the kinds that were not noted.
+    def close(self, step: int, samples: int, memory: Callable[[], dict[str, int]]) -> None:
+        """A step is over. If it was the first, record what was noted in it, and the `memory` now of
+        the kinds that were not noted.
         """
         if self.open:
             self.open = False
-            found = held() | self.peak
+            found = memory() | self.peak
             if "exchange" in found:
                 found["buffers"] = found.get("buffers", 0) + found.pop("exchange")
             record(self.task, self.task.name, step, samples, found)
 
 
-def record(task: Task, whose: str, step: int, samples: int, held: dict[str, int]) -> None:
+def record(task: Task, whose: str, step: int, samples: int, memory: dict[str, int]) -> None:
     """Record the memory of a task, which may be another one."""
     for kind in MEMORY:
-        if kind in held:
-            task.recorder.add(Metric(whose, kind, held[kind], step, samples, clock()))
+        if kind in memory:
+            task.recorder.add(Metric(whose, kind, memory[kind], step, samples, clock()))
 
 
 def share_of(spec: RunSpec, model: Sketch, of: int = 1) -> dict[str, int]:
@@ -69,9 +69,9 @@ def per_example(few: int, twice: int, examples: int) -> tuple[int, int]:
     return (twice - few) // examples, max(0, 2 * few - twice)
 
 
-def on_workers(spec: RunSpec, held: dict[str, Any]) -> Memory:
+def on_workers(spec: RunSpec, memory: dict[str, Any]) -> Memory:
     """The same on each worker."""
-    return {f"worker:{k}": dict(held) for k in range(spec.workers)}
+    return {f"worker:{k}": dict(memory) for k in range(spec.workers)}
 
 
 def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Memory:

@@ -119,7 +119,7 @@ class TrainingStep(Phases, ABC):
     def load_state(self, part: Path) -> None:
         """Go on from what `save_state` has written. The numbers are those of the checkpoint."""
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         """Bytes of memory that this task holds between two steps, by kind."""
         return {
             "parameters": sum(self.variables_on().values()),
@@ -219,7 +219,7 @@ class TrainingStep(Phases, ABC):
             self.task.metric("loss", self.loss, self.number, self.samples)
         if due(self.spec, self.number + 1) and not (self._whole and self.task.index):
             self.evaluate(self.samples)
-        self.census.close(self.number, self.samples, self.held)
+        self.census.close(self.number, self.samples, self.memory)
         self.save()
         self.task.at_step_end()
 

@@ -78,7 +78,7 @@ class WatchedLoop:
         self.go_on("reduce", begun)
         self.go_on(before, ended)
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         """Bytes of memory that all watched models and optimizers hold, by kind."""
         return {}
 
@@ -109,6 +109,6 @@ class WatchedLoop:
             mean = fmean(self._losses.pop(name))
             task.metric(f"{name} loss".strip(), mean, number, self.samples)
         if not number:
-            record(task, task.name, number, self.samples, self.held())
+            record(task, task.name, number, self.samples, self.memory())
         self.number += 1
         self.begun, self._examples, self._due = False, 0, set(self.names)

@@ -32,7 +32,7 @@ class Toy(TrainingStep):
         halves[::2] += 1  # every other one is wrong
         return np.eye(11)[halves]
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         return {}
 
     def weights(self) -> list[np.ndarray]:

@@ -24,6 +24,8 @@ ROOMS = (
     "hardware",
     "network",
     "notebook",
+    "strategies/tensorflow",
+    "strategies/torch",
     "text.py",
 )
 """The rooms and files that keep the rule so far; a room is added when it does."""

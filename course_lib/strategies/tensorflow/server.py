@@ -238,7 +238,7 @@ class ServersStep(KerasStep):
     def state_on(self) -> dict[str, int]:
         return bytes_on(each for shard in self.shards for each in shard.state)
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         """The chief's own: the model that it measures with."""
         return {"parameters": bytes_of(self.variables), "buffers": bytes_of(self.others.values())}
 
@@ -247,7 +247,7 @@ class ServersStep(KerasStep):
         gradients when it makes an update.
         """
         for k in range(self.spec.workers):
-            record(self.task, f"worker:{k}", 0, 0, self.held() | self.of_worker)
+            record(self.task, f"worker:{k}", 0, 0, self.memory() | self.of_worker)
         others = bytes_of(self.others.values())  # on the first ps
         for k, shard in enumerate(self.shards):
             piece, state = bytes_of([shard.values]), bytes_of(shard.state)

@@ -275,9 +275,9 @@ class ReplicasStep(KerasStep):
         """Note bytes of memory, by kind, that each replica of this process holds."""
         self.census.note(**{kind: self.spec.replicas * n for kind, n in of_a_replica.items()})
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         """Variables that are not trained count as buffers, frozen weights too."""
-        held, others = super().held(), self.model.non_trainable_weights
+        held, others = super().memory(), self.model.non_trainable_weights
         untrained = bytes_of(models.every_copy(variable.value for variable in others))
         held["parameters"] -= untrained
         held["buffers"] += untrained

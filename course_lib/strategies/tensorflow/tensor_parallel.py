@@ -240,11 +240,11 @@ class MeshStep(TrainingStep):
         inputs, targets = self.workload.train.take(indices)
         return self.on_all(inputs), self.on_all(targets)
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         """Gradients are cut as the variables are. Activations are counted in a forward pass made
         for that, with as many examples as are computed at a time.
         """
-        held, count = super().held(), self.spec.batch // self.spec.accumulate
+        held, count = super().memory(), self.spec.batch // self.spec.accumulate
         inputs, _ = self.tensors(np.arange(count))
         pieces = (piece for each in activations(self, inputs) for piece in dtensor.unpack(each))
         return held | {"gradients": held["parameters"], "activations": bytes_of(pieces)}

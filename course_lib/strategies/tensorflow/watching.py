@@ -77,7 +77,7 @@ class Watching(WatchedLoop, keras.callbacks.Callback):
             optimizer._all_reduce_sum_gradients = self._summing(optimizer._all_reduce_sum_gradients)
             optimizer.apply = self._applying(name, optimizer.apply)
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         weights = {id(v): v for model in self._models for v in model.variables}.values()
         result = {
             "parameters": bytes_of(v.value for v in weights if v.trainable),

@@ -103,7 +103,7 @@ class Servers:
         step, (first, *_) = self.step, replies
         if first.used:
             self.task.metric("loss", first.loss, step.number, first.examples)
-        step.census.close(step.number, first.examples, step.held)
+        step.census.close(step.number, first.examples, step.memory)
         if self.saves and saving.due(step.spec, step.number + 1):
             step.loss, step.updates = first.loss, first.version
             self._gather()

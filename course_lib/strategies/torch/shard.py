@@ -216,14 +216,14 @@ class Shard(TorchStep):
         batch = self.spec.batch
         used = self.samples + len(gradients) * (batch // self.counted)
         self.number, self.ahead = used // batch - 1, used % batch
-        self.census.close(step, used, self.held)
+        self.census.close(step, used, self.memory)
 
     @functools.cached_property
     def changed(self) -> torch.Tensor:
         """For each of the values the version in which it last changed."""
         return torch.zeros(len(self.values), dtype=torch.int32)
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         state = bytes_of(state_of(self.optimizer))
         return {"parameters": self.values.nbytes, "optimizer_state": state}
 

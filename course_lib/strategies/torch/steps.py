@@ -260,8 +260,8 @@ class TorchStep(TrainingStep):
     def state_on(self) -> dict[str, int]:
         return tensors.bytes_on(models.state_of(self.optimizer))
 
-    def held(self) -> dict[str, int]:
-        held = super().held()
+    def memory(self) -> dict[str, int]:
+        held = super().memory()
         held["buffers"] += bytes_of(self.model.buffers())
         return held
 

@@ -122,7 +122,7 @@ class Watching(WatchedLoop):
             torch.cuda.synchronize(self._home)
         return clock()
 
-    def held(self) -> dict[str, int]:
+    def memory(self) -> dict[str, int]:
         models, optimizers = self._models.values(), self._optimizers.values()
         weights = [weight for model in models for weight in model.parameters()]
         state = [each for o in optimizers for kept in o.state.values() for each in kept.values()]
