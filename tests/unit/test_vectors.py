@@ -101,7 +101,8 @@ def test_a_worker_that_gets_only_what_has_changed_has_the_values_of_the_shard(
     spec = SimpleNamespace(evaluate_every=0, batch=1)
     ignored = dict.fromkeys(("record", "update"), lambda *_: None)
     shard.spec, shard.task = spec, SimpleNamespace(index=0, **ignored)
-    shard.values, shard.version, shard.all_changed = torch.rand(size), 0, -1
+    shard.values, shard.version = torch.rand(size), 0
+    shard.changed = torch.zeros(size, dtype=torch.int32)
     shard.census, shard.losses, shard.steps_done = nothing, [], [0]
     shard.counted, shard.number, shard.ahead, shard.rates = 1, 0, 0, [0.1]
     shard.optimizer = torch.optim.SGD([shard.values])

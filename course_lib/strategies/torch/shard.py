@@ -13,14 +13,13 @@ which has neither fault.
 """
 
 import contextlib
-import functools
 import json
 import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,10 +35,9 @@ from course_lib.strategies.torch.tensors import bytes_of, bytes_sent, flat, of_r
 
 POLL = 0.5  # seconds after which a ps reads whether workers were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}
-F = TypeVar("F", bound=Callable[..., Any])
 
 
-def on_ps(function: F) -> F:
+def on_ps(function: Any) -> Any:
     """Mark a function that a ps runs for workers. Its first argument is the ps's shard."""
     ON_PS[function.__name__] = function
     return function
@@ -151,8 +149,8 @@ class Shard(TorchStep):
     `living` are the workers that are not lost; `pending` has the calls of those that wait for an
     answer; `finished` are those with nothing left to do; `steps_done` says how many steps each has
     done. Where pieces of batches are handed out one by one, `pieces` has the one that each worker
-    has taken, or had when it was lost (-1: none), and `next_piece` is the next one. `all_changed`
-    is the last version for which all values may have changed; of later ones it is known which did.
+    has taken, or had when it was lost (-1: none), and `next_piece` is the next one. Of a model
+    with sparse gradients, `changed` has for each of the values the version in which it last did.
 
     A shard leaves a part of each checkpoint, unless a worker saves all shards `together`
     (`Servers`).
@@ -181,7 +179,10 @@ class Shard(TorchStep):
         self.living, self.finished = set(range(workers)), set[int]()
         self.pending: dict[int, tuple[Peer, Any]] = {}
         self.kept: list[Gradient] = []
-        self.counted, self.all_changed, self._evaluations = counted, -1, 0
+        self.counted, self._evaluations = counted, 0
+        sketch = self.workload.sketch_in("torch", task.spec.precision)
+        sparse = sketch and sketch.sparse
+        self.changed = torch.zeros(len(self.values), dtype=torch.int32) if sparse else None
         self.losses: deque[tuple[float, float]] = deque(maxlen=counted)  # sum and count
         if not self.together:
             self.writers = [f"ps:{k}" for k in range(task.spec.ps)]
@@ -193,18 +194,15 @@ class Shard(TorchStep):
         """The block calls `optimizer.step()`, with the mean of these gradients as that of the
         values: one update, which makes one version.
         """
-        start, sparse = clock(), all(g.values.is_sparse for g in gradients)
-        before = self.values.clone() if sparse else self.values
+        start, before = clock(), self.values if self.changed is None else self.values.clone()
         gradients = sorted(gradients, key=lambda gradient: gradient.worker)
         step, read = gradients[0].step, min(g.read for g in gradients)
         set_rate(self.optimizer, self.rates[step])
         yield
         self.optimizer.zero_grad()
         self.version += 1
-        if sparse:  # an optimizer with a state also changes values without a gradient
+        if self.changed is not None:  # an optimizer with a state changes values without a gradient
             self.changed[self.values != before] = self.version
-        else:
-            self.all_changed = self.version
         self.task.record("apply", step, start, clock())
         name, device = f"shard {self.task.index}", str(self.values.device)
         whose = " ".join(f"worker:{g.worker}" for g in gradients)
@@ -217,11 +215,6 @@ class Shard(TorchStep):
         used = self.samples + len(gradients) * (batch // self.counted)
         self.number, self.ahead = used // batch - 1, used % batch
         self.census.close(step, used, self.memory)
-
-    @functools.cached_property
-    def changed(self) -> torch.Tensor:
-        """For each of the values the version in which it last changed."""
-        return torch.zeros(len(self.values), dtype=torch.int32)
 
     def memory(self) -> dict[str, int]:
         state = bytes_of(state_of(self.optimizer))
@@ -247,7 +240,7 @@ class Shard(TorchStep):
         if every and self.samples // every > self._evaluations:
             self._evaluations, examples = self.samples // every, self.samples
         values = self.values
-        if since > self.all_changed:
+        if self.changed is not None:
             places = torch.nonzero(self.changed > since)[:, 0]
             some = vector(places, values[places], len(values))
             values = min(values, some, key=bytes_sent)
