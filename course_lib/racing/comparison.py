@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -73,13 +72,13 @@ class Figures:
         self.examples_to_accuracy: int | None = None
 
     def towards(self, loss: Goal | None, accuracy: Goal | None) -> Figures:
-        """The same with the seconds and the examples until it reached these goals."""
-        found, never = copy(self), (None, None)
+        """Note the seconds and the examples until it reached these goals, and return itself."""
+        never = (None, None)
         to_loss = (loss and loss.reached(self.curve)) or never
         to_accuracy = (accuracy and accuracy.reached(self.accuracy_curve)) or never
-        found.seconds_to_target, found.examples_to_target = to_loss
-        found.seconds_to_accuracy, found.examples_to_accuracy = to_accuracy
-        return found
+        self.seconds_to_target, self.examples_to_target = to_loss
+        self.seconds_to_accuracy, self.examples_to_accuracy = to_accuracy
+        return self
 
     @property
     def clock(self) -> tuple[float, float]:
@@ -90,17 +89,17 @@ class Figures:
 
     def as_dict(self) -> dict[str, Any]:
         """The figures as plain values; long curves are thinned to `POINTS` points."""
-        loss, accuracy = self.curve.thinned(POINTS), self.accuracy_curve.thinned(POINTS)
         return vars(self) | {
-            "curve": _when(loss) | {"loss": loss.values.tolist(), "mean": loss.means.tolist()},
-            "accuracy_curve": _when(accuracy) | {"accuracy": accuracy.values.tolist()},
+            "curve": _points(self.curve, loss="values", mean="means"),
+            "accuracy_curve": _points(self.accuracy_curve, accuracy="values"),
         }
 
 
-def _when(curve: Curve) -> dict[str, list[float]]:
-    """Return the times of the readings, in seconds and in examples."""
-    examples = curve.examples.astype(int)
-    return {"seconds": curve.seconds.tolist(), "examples": examples.tolist()}
+def _points(curve: Curve, **columns: str) -> dict[str, list[float]]:
+    """The points of a curve, `POINTS` at most: its `columns` by the names that they get."""
+    thin = curve.thinned(POINTS)
+    times = {"seconds": thin.seconds.tolist(), "examples": thin.examples.astype(int).tolist()}
+    return times | {name: getattr(thin, column).tolist() for name, column in columns.items()}
 
 
 @dataclass(frozen=True, repr=False)
@@ -131,16 +130,11 @@ class Comparison:
         """The entrant that won; None if none can be named, see `Standing`."""
         return self.standing.winner
 
-    @property
-    def outcome(self) -> str:
-        """The sentence that names the winner and the measure, or why there is no winner."""
-        return self.standing.verdict
-
     def as_dict(self) -> dict[str, Any]:
         """All of it as plain values, for JSON."""
         return {
             "winner": self.winner,
-            "outcome": self.outcome,
+            "outcome": self.standing.verdict,
             "target_loss": self.target_loss,
             "target_accuracy": self.target_accuracy,
             "fair": self.fairness.fair,
@@ -189,7 +183,7 @@ class Comparison:
         """
         diverged = [f"{label}: {f.diverged}" for label, f in self.entrants.items() if f.diverged]
         fairness = filter(None, (self.fairness.why, self.fairness.advice))
-        return [self.outcome, *fairness, *diverged, *self.notes]
+        return [self.standing.verdict, *fairness, *diverged, *self.notes]
 
     def __repr__(self) -> str:
         return "\n".join([text.table([self.headers(), *self.rows()]), *self.words()])

@@ -1,25 +1,29 @@
 """The entrants of a race: specs of the same workload, from names, dicts, triples or `RunSpec`s.
-
-Nothing here starts a process or reads a clock.
+Each is prepared to run on an equal share of the machine.
 """
 
+import contextlib
 import json
 import math
+import os
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from course_lib import workloads
+from course_lib.cluster import nursery
+from course_lib.cluster.run import Prepared
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
+from course_lib.launch import prepare
 from course_lib.spec.run_spec import RunSpec, parse_item
 from course_lib.strategies import catalog
 from course_lib.strategies.gate import Request, admit, requested
 from course_lib.strategies.optimizers import usual_rate
+from course_lib.text import count
 
-BY_TASK = ("slow", "jitter", "faults")  # fields that may name single tasks
 Parsed = tuple[str | None, str, dict[str, Any]]
 """(label if it has one, strategy, fields of its own)"""
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
@@ -80,7 +84,8 @@ def line_up(
     asked = list(zip(_labels(parsed), parsed, strict=True))
     given = {name: value for name, value in common.items() if value is not None}
     if "workers" not in given:
-        workers = _usual_workers(parsed)
+        told = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
+        workers = max(told or [catalog.find(name).default_workers for _, name, _ in parsed])
         for _, name, own in parsed:
             if catalog.find(name).default_workers > 1 and not own.keys() & {"workers", "replicas"}:
                 own["workers"] = workers
@@ -92,14 +97,6 @@ def line_up(
     lined_up = _each_fits(asked, {"global_batch": next(iter(batches), None)} | given, machine)
     _check_same(lined_up)
     return lined_up, [*_device_notes(lined_up), *_update_notes(lined_up)]
-
-
-def _usual_workers(parsed: Sequence[Parsed]) -> int:
-    """How many workers an entrant has that is not told: as many as one that is told, else as many
-    as any of these strategies usually has.
-    """
-    asked = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
-    return max(asked or [catalog.find(name).default_workers for _, name, _ in parsed])
 
 
 def _parsed(entrant: Any) -> Parsed:
@@ -147,56 +144,34 @@ def _each_fits(
     asked: Sequence[tuple[str, Parsed]], common: Mapping[str, Any], machine: Machine
 ) -> list[Entrant]:
     """All entrants; where none says how large the batch is, all have one that divides over the
-    devices of each. Raises the refusal of a field; that of a common one which other entrants can
-    take says how to give it to those alone.
+    devices of each. Raises the refusal of a field.
     """
-    lined_up: list[Entrant] = []
-    refused: list[tuple[str, Parsed, SpecError]] = []
-    requests: list[tuple[str, Parsed, Request]] = []
-    for label, parsed in asked:
-        try:
-            requests.append((label, parsed, requested(parsed[1], {**common, **parsed[2]})))
-        except SpecError as refusal:
-            refused.append((label, parsed, refusal))
-    shares = math.lcm(*(request.spec.shares for _, _, request in requests))
-    for label, parsed, request in requests:
+    requests: dict[str, Request] = {}
+    for label, (_, name, own) in asked:
+        with _named(label, common.keys() - own.keys()):
+            requests[label] = requested(name, {**common, **own})
+    shares = math.lcm(*(request.spec.shares for request in requests.values()))
+    lined_up = []
+    for label, request in requests.items():
         if not common["global_batch"]:
             batch = max(shares, 128 // shares * shares)
             request.spec = request.spec.model_copy(update={"global_batch": batch})
-        try:
-            lined_up.append(Entrant(label, admit(request, machine)))
-        except SpecError as refusal:
-            refused.append((label, parsed, refusal))
-    for entrant in lined_up:
-        if not entrant.spec.trace:
+        if not request.spec.trace:
             raise SpecError("trace", False, "a race is judged by its traces")
-    if not refused:
-        return lined_up
-    label, (_, name, own), error = min(refused, key=lambda each: asked.index(each[:2]))
-    field, value, allowed = error.field, error.value, error.allowed
-    takers = [entrant.spec.strategy for entrant in lined_up]
-    takers += [other[1] for _, other, refusal in refused if _what(refusal) != _what(error)]
-    workload = common.get("workload", RunSpec.model_fields["workload"].default)
-    if takers and field in common and field not in (*own, "framework", *_task(workload)):
-        allowed = f"does not reach {label} ({allowed}). Give it to the others alone: "
-        allowed += _alone(takers[0], field, value, common[field])
-    elif name not in allowed:
-        allowed += f" (for {name})"
-    raise SpecError(field, value, allowed)
+        with _named(label, common.keys()):
+            lined_up.append(Entrant(label, admit(request, machine)))
+    return lined_up
 
 
-def _what(error: SpecError) -> tuple[str, str]:
-    """What was refused: a field, or one straggler of several."""
-    return error.field, str(error.value) if error.field in BY_TASK else ""
-
-
-def _alone(name: str, field: str, value: Any, common: Any) -> str:
-    """How to give a field to one entrant alone, on the command line and in Python."""
-    typed = f"fault={value}" if field == "faults" else f"{field}={value}"
-    if isinstance(common, Mapping) and value in common:
-        typed += f"={common[value]:g}" if field == "slow" else f"={common[value]}"
-        common = {value: common[value]}
-    return f"{name},{typed} or in Python {{'strategy': {name!r}, {field!r}: {common!r}}}"
+@contextlib.contextmanager
+def _named(label: str, common: Iterable[str] = ()) -> Iterator[None]:
+    """Name the entrant in the refusal of a field, and what to do if it is one of the `common`."""
+    try:
+        yield
+    except SpecError as error:
+        cure = "; if others can have it, give it to those alone, as a field of their own"
+        who = f"(for {label}{cure * (error.field in common)})"
+        raise SpecError(error.field, error.value, f"{error.allowed} {who}") from None
 
 
 def _task(workload: str) -> tuple[str, ...]:
@@ -219,14 +194,13 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
     """A note if the emulated devices differ in the time of a step or in the examples that they
     compute in it.
     """
-    device_ms = {entrant.label: entrant.spec.device_ms for entrant in entrants}
-    if len(set(device_ms.values())) > 1:
-        each = ", ".join(f"{label} {ms:g} ms" for label, ms in device_ms.items())
+    ms, *others = {entrant.spec.device_ms for entrant in entrants}
+    if others:
+        each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
-    ms = entrants[0].spec.device_ms
     all_of = [(each.label, each.spec, catalog.find(each.spec.strategy)) for each in entrants]
     shares = {label: its.share(spec) for label, spec, its in all_of if not its.model_parallel}
-    if not (ms and shares) or len(set(shares.values())) == 1:
+    if not ms or len(set(shares.values())) < 2:
         return []
     most, fewest = max(shares, key=shares.__getitem__), min(shares, key=shares.__getitem__)
     return [
@@ -254,3 +228,46 @@ def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
 def _updates(spec: RunSpec) -> int:
     """Updates in a step."""
     return spec.workers if catalog.find(spec.strategy).asynchronous else 1
+
+
+# --- shares of the machine ---
+
+
+def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ...]]]:
+    """An equal share of a machine, itself a `Machine` for which a run can be planned, and the cores
+    to which each entrant is pinned.
+
+    No entrant is pinned if there are fewer cores than entrants, or if a quota lets us use fewer
+    cores than we see: other programs might run on the cores that we chose.
+    """
+    cores = max(1, machine.cores // entrants)
+    share = replace(machine, cores=cores, memory=machine.memory // entrants)
+    mine = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    if machine.cores != len(mine) or len(mine) < entrants:
+        return share, [()] * entrants
+    return share, [tuple(mine[i * cores : (i + 1) * cores]) for i in range(entrants)]
+
+
+def prepared(entrants: Sequence[Entrant], share: Machine) -> list[Prepared]:
+    """Prepare each entrant to start on its share. Raises `SpecError` if the share has too little
+    memory.
+    """
+    ready, warm = [], set[str]()
+    with contextlib.ExitStack() as begun:
+        for entrant in entrants:
+            framework = entrant.spec.framework
+            loaded = framework in warm or nursery.is_warm(framework)
+            warm.add(framework)
+            with _named(f"{entrant.label}, one of {len(entrants)} entrants"):
+                ready.append(prepare(entrant.request, share, warm=loaded))
+            begun.callback(ready[-1].engine.release)
+        begun.pop_all()
+    return ready
+
+
+def cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine) -> str:
+    each = count(share.cores, "core")
+    if cores[0]:
+        return f"Each entrant has {each} of this machine to itself."
+    planned = f"each plans its threads for {each}: one can take time from the other"
+    return f"The entrants share {machine.cores} cores, and {planned}."

@@ -1,5 +1,12 @@
-"""Fairness of a race: the share of its time that an entrant waited for a core, and a rule for how
-much is too much.
+"""Fairness of a race: all take their second step together, after a starting line, and a rule says
+how long an entrant may have waited for a core.
+
+The line. Every worker takes its first step, which traces and compiles, and waits for all entrants
+before it takes its second. Otherwise the entrant that compiles fastest would run on an idle machine
+and be done before the others begin. A strategy calls `task.at_step_end` after each step, outside
+its phases; in a race the first of these calls waits. If a chief hands out the steps, the chief
+waits. A task at the line leaves a file in its run's directory; when the line opens, the race leaves
+a file there.
 
 Entrants share one machine. As long as its cores are mostly idle, because emulated devices sleep,
 the entrants do not disturb each other, and a step takes as long as its devices do. Once tasks queue
@@ -28,8 +35,11 @@ Nor is it fair if the entrants do not have the same workers, or if not the same 
 import contextlib
 import math
 import os
+import pkgutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from statistics import fmean
@@ -38,21 +48,109 @@ from typing import Any, NamedTuple
 import numpy as np
 import psutil
 
+from course_lib.cluster.run import Run
+from course_lib.cluster.task import Task
+from course_lib.errors import LockstepError
 from course_lib.record.digest import Digest
+from course_lib.record.events import ACTIVE, clock
 from course_lib.record.life import Life
+from course_lib.record.rundir import folder_name
 from course_lib.text import round_up
 
 MOST_LOST = 0.2
 MOST_BUSY = 0.7
 SHORTEST = 0.5
-OTHERS = 0.2  # if other programs use a larger share of the cores, the advice names them
 ROUND = (1, 1.5, *range(2, 11))  # digits of an advised device_ms: 15, 20, 30, ... 100, 150
 SAME = {"shares": "workers", "slow": "stragglers", "jitter": "jitter", "faults": "faults"}
 """Fields of `RunSpec` that have to be the same for all entrants -> what they are in words."""
-MOST_TOLD = 2  # entries of such a field, or orders, that a verdict names
 # states that come of orders
 ORDERS = ("slowed", "full speed", "jittered", "steady", "linked", "paused", "cut")
 NAN = float("nan")
+
+
+# Seconds from the first arrival until the line opens for those that are there. Less than the 60 s
+# after which a framework's collective gives up on a missing peer.
+LONGEST_WAIT = 45.0
+GIVE_UP = 2 * LONGEST_WAIT  # seconds; a task waits so long only if the race itself is gone
+POLL = 0.002
+OPEN = "open"  # the file that tells the tasks to go on
+
+
+def take_part(role: str, cores: Sequence[int], task: Task) -> Any:
+    """The role function of an entrant's tasks: run the strategy's `role` (`module:function`) on the
+    entrant's cores (none given: on all), and stop at the line after the first step.
+    """
+    if cores:
+        os.sched_setaffinity(0, cores)  # threads made from here on inherit it
+    if task.job in ("worker", "chief"):
+        task.at_step_end = partial(wait_at_line, task)
+    return pkgutil.resolve_name(role)(task)
+
+
+def wait_at_line(task: Task) -> None:
+    """Wait at the line, once."""
+    task.at_step_end = lambda: None
+    (task.files.line / folder_name(task.name)).touch()
+    deadline = clock() + GIVE_UP
+    while not (task.files.line / OPEN).exists():
+        if clock() > deadline:
+            where = f"{GIVE_UP:g} s at the starting line of a race, and nobody opened it"
+            raise LockstepError(f"{task.name} waited {where}")
+        time.sleep(POLL)
+
+
+class StartingLine:
+    """The line as the race sees it.
+
+    `opened`: when the line opened, on the machine's clock, or None; `started`: the entrants that
+    were at the line then; `notes`: which entrants came late.
+    """
+
+    def __init__(self, runs: Mapping[str, Run]) -> None:
+        self.runs = runs
+        self.opened: float | None = None
+        self.started: list[str] = []
+        self.notes: list[str] = []
+        self._first = math.inf  # when the first task was there
+
+    def check(self) -> None:
+        """Open the line if all entrants are there, or if the first to come has waited for
+        `LONGEST_WAIT` seconds.
+        """
+        if self.opened is not None:
+            return
+        going = {label: run for label, run in self.runs.items() if run.state in ACTIVE}
+        arrived = {label: _arrived(run) for label, run in going.items()}
+        if any(arrived.values()):
+            self._first = min(self._first, clock())
+        self.started = [label for label, run in going.items() if _awaited(run) <= arrived[label]]
+        if len(self.started) == len(going) or clock() > self._first + LONGEST_WAIT:
+            late = f"was not at the starting line after {LONGEST_WAIT:g} s"
+            absent = [label for label in going if label not in self.started]
+            self.notes += [f"{label} {late}: it began at another time." for label in absent]
+            self.open()
+
+    def open(self) -> None:
+        """Let all tasks go on."""
+        if self.opened is None:
+            self.opened = clock()  # before any task can go on
+            for label in self.started:
+                run = self.runs[label]
+                run.digest.begin(self.opened - run.files.facts.origin)
+            for run in self.runs.values():
+                (run.files.line / OPEN).touch()
+
+
+def _arrived(run: Run) -> set[str]:
+    """Tasks of a run that are at the line."""
+    names = {path.name for path in run.files.line.iterdir()}
+    return {task for task in run.spec.tasks if folder_name(task) in names}
+
+
+def _awaited(run: Run) -> set[str]:
+    """Tasks of a run that have to come to the line."""
+    job = "chief:" if run.spec.chief else "worker:"
+    return {task for task in run.spec.tasks if task.startswith(job)}
 
 
 class Counters(NamedTuple):
@@ -116,20 +214,17 @@ def load(
         return Load(until - since, None, NAN, NAN, dict.fromkeys(spans, NAN))
     if cores is None or len(samples) < 2 or until <= since:
         return None
-    at = [s.at for s in samples]
+    at = [sample.at for sample in samples]
 
     def grown(counter: Sequence[float], since: float, until: float) -> float:
         first, last = np.interp((since, until), at, counter)
         return float(last - first) / (until - since)
 
-    ours = grown([s.ours for s in samples], since, until) / cores
-    busy = grown([s.busy for s in samples], since, until) / cores
-    waited = {
-        label: grown([s.waited[i] for s in samples], *span)
-        for i, (label, span) in enumerate(spans.items())
-    }
-    busy = ours if math.isnan(busy) else max(ours, busy)
-    return Load(until - since, cores, min(1.0, busy), min(1.0, ours), waited)
+    ours = grown([sample.ours for sample in samples], since, until) / cores
+    busy = grown([sample.busy for sample in samples], since, until) / cores
+    waits = zip(spans.items(), zip(*(s.waited for s in samples), strict=True), strict=True)
+    waited = {label: grown(counter, *span) for (label, span), counter in waits}
+    return Load(until - since, cores, min(1.0, np.fmax(ours, busy)), min(1.0, ours), waited)
 
 
 def with_differences(verdict: Fairness, digests: Mapping[str, Digest]) -> Fairness:
@@ -164,10 +259,9 @@ def _orders(life: Life) -> list[str]:
 def _in_words(value: Any) -> str:
     if isinstance(value, Mapping):
         value = [f"{task}={what}" for task, what in value.items()]
-    if isinstance(value, int):
+    if isinstance(value, int | str):
         return str(value)
-    all_of, more = list(value or ["none"]), len(value or ()) - MOST_TOLD
-    return ", ".join(map(str, all_of[:MOST_TOLD])) + (f", {more} more" if more > 0 else "")
+    return ", ".join(map(str, value)) or "none"
 
 
 def judge(
@@ -201,10 +295,8 @@ def judge(
         what = f"the {machine.cores} cores were busy {share:.0%} of the time"
     fair, why, advice = share <= limit, f"{what} (up to {limit:.0%} is called fair)", ""
     if not fair:
-        whose = f"its {machine.cores} cores" if machine.cores else "their cores"
-        was = "machine was" if machine.cores else "nodes were"
-        times = f"these times are those of {whose} more than of the strategies"
-        why = f"the {was} saturated, so {times}: {why}"
+        times = "these times are those of the cores more than of the strategies"
+        why = f"the cores were saturated, so {times}: {why}"
         advice = _advice(machine, share / limit, share, device_ms, step, workers)
     said = f"{'Fair' if fair else 'NOT FAIR'}: {why}."
     counted = () if machine.cores is None else (machine.busy, machine.ours)
@@ -227,17 +319,12 @@ def _advice(
     # by how many ms a step grows for each ms of device_ms: by more than 1 with a straggler
     stretch = max(1.0, step_ms * (1 - share) / device_ms) if device_ms else 1.0
     enough = round_up(device_ms + longer / stretch, ROUND)
-    advice = []
-    if machine.cores and (others := machine.busy - machine.ours) > OTHERS:
-        used = f"{others * machine.cores:.1f} of {machine.cores} cores"
-        advice = [f"Close other programs: they kept {used} busy."]
-    if device_ms:
-        advice.append(f"Raise device_ms from {device_ms:g} to about {enough:g}.")
-    else:
-        advice.append(f"Emulate devices: device_ms={enough:g} or so.")
-    if machine.cores and workers > machine.cores:
-        advice.append(f"Or take fewer workers: {workers} share {machine.cores} cores.")
-    return " ".join(advice)
+    raised = f"Raise device_ms from {device_ms:g} to about {enough:g}."
+    advice = raised if device_ms else f"Emulate devices: device_ms={enough:g} or so."
+    if machine.cores is None:
+        return advice
+    fewer = f" Or take fewer workers: {workers} share {machine.cores} cores."
+    return advice + fewer * (workers > machine.cores)
 
 
 class LoadMeter:

@@ -18,10 +18,8 @@ from course_lib.cluster.run import WAIT, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.racing import fairness
 from course_lib.racing.comparison import Comparison, Figures, side_by_side
-from course_lib.racing.entrants import line_up
-from course_lib.racing.fairness import Counters, Fairness, LoadMeter
-from course_lib.racing.line import StartingLine, take_part
-from course_lib.racing.shares import cores_note, divide, prepared
+from course_lib.racing.entrants import cores_note, divide, line_up, prepared
+from course_lib.racing.fairness import Counters, Fairness, LoadMeter, StartingLine, take_part
 from course_lib.record import rundir
 from course_lib.record.events import ACTIVE, Lifecycle, clock
 from course_lib.record.progress import Line, interrupt_explained, of_run
@@ -243,7 +241,7 @@ class Race:
             going = True
             while going:
                 going = any(run.state in ACTIVE for run in self.runs.values())
-                self._line.look()
+                self._line.check()
                 if meter and (clock() >= due or not going):
                     pids = [_pids(run) for run in self.runs.values()]
                     self._samples.append(meter.read(clock() - self._origin, pids))

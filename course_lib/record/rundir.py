@@ -146,7 +146,7 @@ class RunDir:
     `meetings`: where the tasks find each other; another one after each restart of all, of which
     `gathered` is the number. `wires`: the links that our own exchange imposes where the kernel
     cannot, see `network.layout`. `line`: where the tasks of an entrant of a race wait for the
-    others, see `racing.line`. `workload`: a learner's own, while the run goes on.
+    others, see `racing.fairness`. `workload`: a learner's own, while the run goes on.
     """
 
     def __init__(self, path: Path | str, gathered: int = 0) -> None:

@@ -380,8 +380,8 @@ def test_a_board_and_a_comparison_give_the_same_verdict(
     shown = compared(race)
     accuracies = {label: f.seconds_to_accuracy or 0.0 for label, f in shown.entrants.items()}
     assert accuracies["sync"] < accuracies["async"]
-    assert shown.outcome == view.headline().replace("**", "")
-    says("race_board", f"fair {fair} {targets or ''}", shown.outcome)
+    assert shown.standing.verdict == view.headline().replace("**", "")
+    says("race_board", f"fair {fair} {targets or ''}", shown.standing.verdict)
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import itertools
 import threading
 import time
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 
 from course_lib import RunSpec
 from course_lib.cluster.task import Task
-from course_lib.racing import line
+from course_lib.racing.fairness import wait_at_line
 from course_lib.record.events import Metric, Phase, Read, Recorder, Update
 from course_lib.record.measures import coverage
 from course_lib.record.rundir import RunDir
@@ -173,7 +174,7 @@ def test_a_starting_line_holds_a_task_at_the_end_of_its_first_step_and_of_no_oth
 ) -> None:
     task = Task("worker:1", RunSpec(workers=2), {}, RunDir(tmp_path), Recorder(None))
     task.files.line.mkdir()
-    line.hold(task)
+    task.at_step_end = partial(wait_at_line, task)
     steps: list[int] = []
 
     def train() -> None:
