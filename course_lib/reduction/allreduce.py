@@ -24,8 +24,15 @@ from course_lib.exchange.communicator import check_dtype
 from course_lib.record.progress import Line
 from course_lib.record.reality import SIMULATED
 from course_lib.record.trace import Trace
-from course_lib.reduction.measure import REPEATS, AllReduce, Watch, check_fits, imposed, job
-from course_lib.reduction.prediction import measure_and_predict
+from course_lib.reduction.measure import (
+    REPEATS,
+    AllReduce,
+    Watch,
+    check_fits,
+    imposed,
+    job,
+    measure_and_predict,
+)
 from course_lib.reduction.role import Job
 from course_lib.spec.fields import Link, parse_bytes
 from course_lib.spec.run_spec import RunSpec
@@ -92,10 +99,8 @@ def compare(
         check_dtype(arrays[0].dtype)
     else:
         length = _length(what, dtype)
-    schedules = [
-        _schedule(algorithm, 4 if workers is None else workers, hosts, options)
-        for algorithm in algorithms or ALGORITHMS
-    ]
+    ranks = 4 if workers is None else workers
+    schedules = [_schedule(each, ranks, hosts, options) for each in algorithms or ALGORITHMS]
     few = min(hosts, 2)  # what is simulated may have thousands
     where = RunSpec(workers=few, hosts=few, link=link, engine=engine)
     for refusal in refusals(Request(where)):
@@ -107,11 +112,10 @@ def compare(
         topology = imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
     check_fits(jobs, where)
-    began = time.monotonic()
+    names, began = ", ".join(schedule.name for schedule in schedules), time.monotonic()
+    each = f"{amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
 
     def status() -> str:
-        names = ", ".join(schedule.name for schedule in schedules)
-        each = f"{amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
         seconds = time.monotonic() - began
         return f"All-reduce in real processes for {seconds:.0f} s. {names}: {each}"
 
@@ -148,15 +152,13 @@ def _alike(arrays: list[np.ndarray], workers: int | None) -> int:
     """The number of workers that bring these arrays, one each. Raises `SpecError` if it is not
     `workers`, or if the arrays differ in shape or dtype.
     """
-    if not arrays:
-        raise SpecError("arrays", [], "one array for each worker")
-    if workers not in (None, len(arrays)):
+    if not arrays or workers not in (None, len(arrays)):
         raise SpecError("workers", workers, f"{len(arrays)} arrays were given, one for each worker")
-    for i, array in enumerate(arrays):
-        if (array.shape, array.dtype) != (arrays[0].shape, arrays[0].dtype):
-            this, first = (f"{a.dtype} of shape {a.shape}" for a in (array, arrays[0]))
+    kinds = [f"{array.dtype} of shape {array.shape}" for array in arrays]
+    for i, kind in enumerate(kinds):
+        if kind != kinds[0]:
             allowed = "all workers must bring the same shape and dtype"
-            raise SpecError(f"arrays[{i}]", f"{this}, and arrays[0] {first}", allowed)
+            raise SpecError(f"arrays[{i}]", f"{kind}, and arrays[0] {kinds[0]}", allowed)
     return len(arrays)
 
 
@@ -217,15 +219,10 @@ def _simulated(job: Job, topology: Topology) -> AllReduce:
 
 
 @contextlib.contextmanager
-def _saved(
-    arrays: list[np.ndarray], where: RunSpec
-) -> Iterator[tuple[Path, ...] | tuple[np.ndarray, ...]]:
+def _saved(arrays: list[np.ndarray], where: RunSpec) -> Iterator[tuple[Path | np.ndarray, ...]]:
     """Each worker's array in a file of its own; for other machines, the arrays themselves."""
-    if where.on_nodes:
-        yield tuple(arrays)
-        return
     with tempfile.TemporaryDirectory(prefix="lockstep-") as directory:
-        files = tuple(Path(directory) / f"{i}.npy" for i in range(len(arrays)))
+        files = [Path(directory, f"{i}.npy") for i in range(len(arrays))]
         for file, array in zip(files, arrays, strict=True):
             np.save(file, array)
-        yield files
+        yield tuple(arrays if where.on_nodes else files)

@@ -1,4 +1,12 @@
-"""Carries out schedules in real processes, one after the other, and measures each."""
+"""Carries out schedules in real processes, one after the other, measures each, and predicts its
+time by a formula: alpha and beta from timings of a ring, then the `cost` of the schedule with them.
+
+The formula gives each rank a core and a port of its own, so it misses. On one machine ranks share
+cores and take turns. In a ring all work all the time: its alpha and beta contain these turns, and
+an algorithm that leaves some ranks idle is quicker than predicted. A ring adds half of what it
+receives, and copies the rest: an algorithm that adds more is slower. Each prediction is shown with
+its error.
+"""
 
 import functools
 import math
@@ -11,7 +19,8 @@ import numpy as np
 
 from course_lib import hardware
 from course_lib.cluster.run import Run
-from course_lib.collectives import AlphaBeta, Schedule, Topology, bus_bandwidth, cost
+from course_lib.collectives import AlphaBeta, Schedule, Topology, bus_bandwidth, closed_form, cost
+from course_lib.collectives.algorithms.ring import ring
 from course_lib.errors import LockstepError, SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -179,20 +188,17 @@ def _in_a_cluster(jobs: list[Job], where: RunSpec, watch: Watch | None) -> list[
             watch(run, ", ".join(j.schedule.name for j in jobs if j.traced) or FITTING)
         if run.wait(TIMEOUT).state == "stopped":
             raise LockstepError("the all-reduce was stopped before its end")
-        values = run.values
-        traces = _by_job(run.trace, jobs)
+        values, traces = run.values, _by_job(run.trace, jobs)
     # servers may be told to leave before they have returned anything
-    done = [values[first.task(rank)] for rank in range(first.workers)]
+    done = zip(*(values[first.task(rank)] for rank in range(first.workers)), strict=True)
     return [
-        _measured(j, [ranks[i] for ranks in done], next(traces), where.link.get(ALL))
-        for i, j in enumerate(jobs)
+        _measured(*of_one, where.link.get(ALL)) for of_one in zip(jobs, done, traces, strict=True)
     ]
 
 
-def _measured(job: Job, ranks: list[Done], trace: Trace, link: Link | None) -> AllReduce:
-    spans = zip(*(rank.spans for rank in ranks), strict=True)
+def _measured(job: Job, ranks: Sequence[Done], trace: Trace, link: Link | None) -> AllReduce:
     # from when the last rank has begun to when the last one is done
-    seconds = [max(end for _, end in s) - max(begin for begin, _ in s) for s in spans]
+    begins, ends = np.array([rank.spans for rank in ranks]).max(axis=0).T
     checks = [rank.exact for rank in ranks if rank.exact is not None]
     results = [rank.result for rank in ranks if rank.result is not None]
     if job.arrays:
@@ -202,7 +208,7 @@ def _measured(job: Job, ranks: list[Done], trace: Trace, link: Link | None) -> A
         job.schedule,
         job.bytes,
         *_counted(job.schedule, trace),
-        seconds=min(seconds) / job.calls,
+        seconds=float(np.min(ends - begins)) / job.calls,
         predicted_seconds=math.nan,
         exact=bool(checks) and all(checks),
         reality=over(link).word,
@@ -218,8 +224,7 @@ def _counted(schedule: Schedule, trace: Trace) -> tuple[int, int, int]:
     """
     messages = trace.all(Message)
     host = {schedule.task(rank): host for rank, host in enumerate(schedule.hosts)}
-    sent: Counter[str] = Counter()
-    links: Counter[tuple[str, int]] = Counter()
+    sent, links = Counter[str](), Counter[tuple[str, int]]()
     for m in messages:
         sent[m.src] += m.bytes
         if host[m.src] != host[m.dst]:
@@ -259,3 +264,52 @@ def check_fits(jobs: Sequence[Job], where: RunSpec) -> None:
         if not where.on_nodes and machine.memory_total and need > machine.memory:
             on, free = f"on {j.schedule.ranks} ranks", gigabytes(machine.memory)
             raise SpecError("bytes", j.bytes, f"needs {gigabytes(need)} {on}, and {free} are free")
+
+
+# --- prediction ---
+
+SIZES = (4 << 10, 256 << 10, 4 << 20)  # bytes that each rank of a timed ring brings
+
+
+def fitted(ranks: int, seconds: Sequence[float]) -> AlphaBeta:
+    """The alpha and beta with which the closed form of a ring of `ranks` ranks comes nearest to its
+    measured `seconds`, one for each of the `SIZES`: least squares of the relative errors.
+    """
+    terms = [closed_form("ring", ranks, size).terms for size in SIZES]
+    counts = np.array([(t.messages, t.bytes) for t in terms])
+    ones = np.ones(len(SIZES))
+    best, *_ = np.linalg.lstsq(counts / np.array(seconds)[:, None], ones, rcond=None)
+    return AlphaBeta(*np.maximum(best, 0.0).tolist())
+
+
+def measure_and_predict(
+    jobs: Sequence[Job], where: RunSpec = HERE, watch: Watch | None = None
+) -> list[AllReduce]:
+    """Carry out jobs as `measure` does, and predict their times.
+
+    Rings on the same ranks and hosts are timed in turn with the jobs. With a `link` for each host
+    they are timed before, without it: the formula then takes the link's own figures across hosts.
+    Without one, alpha and beta are the same inside hosts and across.
+    """
+    places = list(dict.fromkeys(one.schedule.hosts for one in jobs))
+    around = [ring(len(hosts)).placed(hosts) for hosts in places]
+    rings = [job(each, size // 4, traced=0) for each in around for size in SIZES]
+    if where.link:
+        done = measure(rings, HERE, watch) + measure(jobs, where, watch)
+    else:
+        done = measure([*rings, *jobs], where, watch)
+    timed = np.array([one.seconds for one in done[: len(rings)]]).reshape(len(places), -1)
+    models: dict[tuple[int, ...], Topology] = {}
+    for hosts, seconds in zip(places, timed.tolist(), strict=True):
+        path = fitted(len(hosts), seconds)
+        model = Topology(path, path, gamma=0.0)  # adding is part of beta
+        models[hosts] = imposed(where.link_of(0), model) if where.link else model
+    return [
+        replace(one, predicted_seconds=expected(job, models[job.schedule.hosts]))
+        for job, one in zip(jobs, done[len(rings) :], strict=True)
+    ]
+
+
+def expected(job: Job, topology: Topology) -> float:
+    """Seconds that a call of a job should take."""
+    return cost(job.schedule, job.bytes, topology, job.itemsize).seconds

@@ -32,10 +32,20 @@ from course_lib.commands import allreduce as allreduce_command
 from course_lib.errors import SpecError
 from course_lib.record.events import Message
 from course_lib.reduction import measure as measuring
-from course_lib.reduction import prediction
+from course_lib.reduction import measure as prediction
 from course_lib.reduction.allreduce import compare
-from course_lib.reduction.measure import HERE, REPEATS, AllReduce, imposed, job, measure
-from course_lib.reduction.prediction import SIZES, expected, fitted, measure_and_predict
+from course_lib.reduction.measure import (
+    HERE,
+    REPEATS,
+    SIZES,
+    AllReduce,
+    expected,
+    fitted,
+    imposed,
+    job,
+    measure,
+    measure_and_predict,
+)
 from course_lib.reduction.role import Job, known, known_sum
 from course_lib.spec.fields import Link, parse_bytes
 from course_lib.spec.run_spec import RunSpec
@@ -163,7 +173,7 @@ def test_a_size_beyond_all_bounds_is_refused_and_does_not_break() -> None:
         ({"dtype": "str"}, "dtype", ""),
         ({"dtype": "object"}, "dtype", ""),
         ({"dtype": "datetime64[s]"}, "dtype", ""),
-        ({"what": []}, "arrays", "one array for each worker"),
+        ({"what": []}, "workers", "0 arrays were given, one for each worker"),
         (
             {"what": [np.ones(3), np.ones(4)]},
             "arrays[1]",
