@@ -18,10 +18,9 @@ from course_lib.errors import SpecError
 from course_lib.record.export import FORMATS, save_frames
 from course_lib.record.rundir import usable
 from course_lib.record.saved import SavedRun, saved_runs
-from course_lib.widgets.board.lanes import NAMES, NOTHING, runs
-from course_lib.widgets.board.side import Side
-from course_lib.widgets.board.view import View
-from course_lib.widgets.kit.palette import SHADE
+from course_lib.widgets.board.plots import NAMES
+from course_lib.widgets.board.view import Side, View
+from course_lib.widgets.kit import svg
 from course_lib.widgets.timeline import Timeline
 
 PERIOD = 0.25  # seconds between pictures
@@ -42,12 +41,12 @@ def watch(run_dir: Runs, timeout: Wait = 86400.0) -> None:
     console = Console(highlight=False)
     deadline = time.monotonic() + timeout
     with Live(console=console, auto_refresh=False, transient=True) as live:
-        view.look()
+        view.update()
         while not view.over and time.monotonic() < deadline:
             if console.is_terminal:
                 live.update(frame(view, console.width), refresh=True)
             time.sleep(max(0.0, min(PERIOD, deadline - time.monotonic())))
-            view.look()
+            view.update()
     console.print(frame(view, console.width))
 
 
@@ -56,7 +55,9 @@ def frame(view: View, width: int) -> RenderableType:
     parts = enumerate(view.headline().split("**"))
     headline = Text.assemble(*((part, "bold" if i % 2 else "") for i, part in parts))
     blocks = (_block(view, side, width) for side in view.sides)
-    marks = (Text.assemble((shade.mark, shade.color), f" {name}") for name, shade in SHADE.items())
+    marks = (
+        Text.assemble((shade.mark, shade.color), f" {name}") for name, shade in svg.SHADE.items()
+    )
     legend = "", Columns(marks, padding=(0, 2))
     return Group(headline, *filter(None, [view.detail()]), *blocks, *legend)
 
@@ -67,15 +68,17 @@ def _block(view: View, side: Side, width: int) -> RenderableType:
     grid = Table.grid(padding=(0, 1))
     for lane in lanes:
         line, at = Text(), 0
-        for first, last, what in runs(np.where(lane.hidden == NOTHING, lane.cells, lane.hidden)):
-            shade = SHADE[NAMES[what]]
+        cells = np.where(lane.hidden == svg.NOTHING, lane.cells, lane.hidden)
+        for first, last, what in svg.runs(cells):
+            shade = svg.SHADE[NAMES[what]]
             line.append(" " * (first - at)).append(shade.mark * (last - first), shade.color)
             at = last
         grid.add_row(Text(lane.name, justify="right"), line, lane.note)
     about = f"{side.spec.framework}, {side.state}, {side.reality.word}"
     head = Text.assemble((f"\n{side.label}", "bold"), f"  {about}  {side.summary()}")
-    begin, end = window.begin - window.zero, window.end - window.zero
-    return Group(head, grid, f"{'':10} {begin:.2f} s to {end:.2f} s")
+    zero = window.zero
+    foot = f"{'':10} {window.begin - zero:.2f} s to {window.end - zero:.2f} s"
+    return Group(head, grid, foot)
 
 
 def picture(

@@ -21,11 +21,11 @@ from course_lib.course.answers import ExerciseTask, Verdict, find, sets
 from course_lib.errors import SpecError
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
-from course_lib.widgets.cards import guesses
+from course_lib.widgets.cards.predict import folder as beside_notebook
 from course_lib.widgets.kit import Inside, Markup, element, join, page
 from course_lib.widgets.stage.scene import Played
 from course_lib.widgets.stage.still import film_svg, filmed
-from course_lib.widgets.timeline.scene import lanes_svg
+from course_lib.widgets.timeline import lanes_svg
 
 MARKS = {  # state -> colour, sign in a circle of 24 x 24
     "passed": ("#009E73", "M6.5 12.5l4 4 7-8.5"),
@@ -78,7 +78,7 @@ def _picture(shown: Schedule | Trace | None, alt: str) -> Iterator[Markup]:
     picture = caption = ""
     with suppress(SpecError):
         if isinstance(shown, Schedule):
-            played = Played.of(shown)
+            played = Played(shown)
             picture, caption = film_svg(played), FILM
             if start := filmed(played).start:
                 caption += f" Rounds before {start} are left out: the picture would be too large."
@@ -124,10 +124,10 @@ def place() -> Path | None:
     """The file for all lessons and exercises of a course, which lies above their folders. None if
     no notebook is open, as in a program or a test run: nothing is kept then.
     """
-    if not (beside := guesses.place()):
+    if not (folder := beside_notebook()):
         return None
-    inside = beside.parent.name in ("notebooks", "exercises", "solutions")
-    return beside.parents[1 if inside else 0] / NAME
+    inside = folder.name in ("notebooks", "exercises", "solutions")
+    return (folder.parent if inside else folder) / NAME
 
 
 def note(task: str, state: str) -> None:
@@ -210,9 +210,6 @@ class Progress(page.Card):
 
     def style(self) -> str:
         return STYLE
-
-    def __repr__(self) -> str:
-        return self.table()
 
 
 def progress(folder: Path | str | None = None) -> Progress:

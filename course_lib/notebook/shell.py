@@ -18,7 +18,7 @@ from typing import Any
 
 Names = Callable[[str, str], Iterable[str]]
 """The names that a call takes for a field, or, where the field is "", in its place."""
-CALL = re.compile(r"\b(start|race|machine_card|RunSpec|allreduce|compare|stage|AllReduceStage)\(")
+CALL = re.compile(r"\b(start|race|RunSpec|allreduce|compare|stage|AllReduceStage)\(")
 QUOTES = re.compile(r"""(?:(\w+)["']?\s*[=:]|[(,[])\s*["'](\w*)$""")
 """Quotes that are open at the end, after a field or in the place of a name."""
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from course_lib import hardware
 from course_lib.collectives import Schedule, Topology, cost, simulate, verify
 from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
 from course_lib.collectives.simulate import MOST_TRACED
@@ -144,8 +143,7 @@ def stage(
     from course_lib.widgets.stage import AllReduceStage
 
     options |= {"workers": workers, "hosts": hosts, "bytes": bytes, "link": link}
-    run, cores = functools.partial(compare, repeats=3), hardware.probe().cores
-    return AllReduceStage(*algorithms, run=run, cores=cores, **options)
+    return AllReduceStage(*algorithms, run=functools.partial(compare, repeats=3), **options)
 
 
 def _alike(arrays: list[np.ndarray], workers: int | None) -> int:

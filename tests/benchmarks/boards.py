@@ -318,7 +318,7 @@ def stopped(framework: str) -> float:
         tasks = [psutil.Process(e.pid) for e in run.trace.all(Lifecycle, state="starting")]
         all_of_it = [*tasks, tasks[0].parent()]
         began = time.perf_counter()
-        board.controls.tasks.stop.click()
+        board.controls.buttons["stop"].click()
         _, left = psutil.wait_procs(all_of_it, timeout=30)
         took = time.perf_counter() - began
         if left:

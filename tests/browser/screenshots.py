@@ -83,10 +83,9 @@ shown = Timeline(simulate(build("ring", 8, hosts=2), 4 * 2**20, trace=True))
 shown""",
     "machine_card": """
 from course_lib import hardware
-from course_lib.strategies import catalog
 from course_lib.widgets import MachineCard
 here = hardware.probe()
-shown = MachineCard(hardware.machine_rows(here), catalog.rows(here))
+shown = MachineCard(hardware.machine_rows(here))
 shown""",
     "strategy_table": """
 from course_lib import hardware

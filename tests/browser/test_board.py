@@ -252,7 +252,7 @@ board
 def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
     browser: Browser, tmp_path: Path
 ) -> None:
-    with opened(browser, tmp_path, DONE, "print(board.view.logarithmic)", viewport=TALL) as lab:
+    with opened(browser, tmp_path, DONE, "print(board.charts.logarithmic)", viewport=TALL) as lab:
         page = lab.page
         lab.run()
         chart, tip = page.locator(".lk-chart > svg").first, page.locator(".lk-tip").first
@@ -306,7 +306,7 @@ def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
         assert linear[0] == "0" and "0" not in heights.all_text_contents()
         assert page.locator(".jp-Notebook .jp-Cell").count() == cells
 
-        # The axis is the board's, so its pictures have it, too.
+        # The axis is that of the board's charts, wherever they are shown.
         lab.choose(1)
         lab.run()
         expect(page.locator(".jp-OutputArea-output").get_by_text("True")).to_be_visible()

@@ -44,7 +44,7 @@ def check_curve(run: Run, told: dict[str, list[float]]) -> None:
     rate = digest.losses.rate()
     assert rate is not None and digest.updates.staleness == {0: steps}
     view = View({"mine": run})
-    view.look()
+    view.update()
     assert re.match(rf"\*\*mine\*\* is finished: step {steps}, loss", view.headline())
     assert ("examples/s" in view.sides[0].summary()) == (rate > 0)
 
@@ -185,7 +185,7 @@ def test_a_gan_is_watched_by_name_and_ends_with_the_weights_of_a_plain_script(
     for step in phases(run).values():
         assert step[:3] == ["read", "compute", "reduce"] and step.count("apply") > critic
     view = View({"gan": run})
-    view.look()
+    view.update()
     assert re.match(
         rf".* step {steps}, generator loss [\d.]+, critic loss [\d.]+ ", view.headline()
     )

@@ -213,7 +213,7 @@ def test_exchanges_of_ddp_fsdp_and_pipelines_that_wait_for_who_has_returned_are_
 ) -> None:
     with start(function, framework="torch", workers=workers) as run:
         error, view = stalled(run), View({"it": run})
-        view.look()
+        view.update()
         said = re.sub(r"own_collectives\.py:\d+", "{}", error.words)
         assert said == says and f"{error.words}. All ranks" in str(error)
         still = run.standstill()
@@ -296,7 +296,7 @@ def test_who_only_has_the_directory_sees_the_standstill_and_its_end() -> None:
         view = View({"it": saved})
 
         def still() -> bool:
-            view.look()
+            view.update()
             return view.sides[0].still is not None
 
         run.pause("worker:1")
@@ -307,5 +307,5 @@ def test_who_only_has_the_directory_sees_the_standstill_and_its_end() -> None:
         run.resume("worker:1")
         until(lambda: not still(), "steps after the pause")
     assert saved.pulse() is None and not run.files.beats.exists()
-    view.look()
+    view.update()
     assert [mark.word for mark in view.sides[0].digest.life.marks()] == ["pause", "resume"]

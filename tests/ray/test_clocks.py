@@ -95,7 +95,7 @@ def test_clocks_that_are_wrong_and_drift_are_found_within_the_bound_that_is_draw
             assert p.end - come.start >= -(unsure[p.task] + unsure[come.task]), step
 
     board = View({"run": run})
-    board.look()
+    board.update()
     assert board.table().count(" (clock \u00b1") == 3
     drawn = Timeline(run)
     assert drawn.scene["lanes"] == list(run.spec.tasks)  # a node is no task

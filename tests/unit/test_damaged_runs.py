@@ -90,7 +90,7 @@ def look_at_all(path: Path) -> None:
             lambda: (run.state, run.reality, run.log_tail("worker:0")),
             lambda: run.result,
             lambda: run.trained_weights(),
-            lambda: (view.look(), view.headline(), view.detail(), view.table(), view.panels()),
+            lambda: (view.update(), view.headline(), view.detail(), view.table(), view.panels()),
             lambda: view.lanes(view.sides[0], 80),
             lambda: Timeline(path).table(),
             lambda: (measures.wire_bytes_per_step(run.trace), measures.seconds_to(run.trace)),

@@ -93,7 +93,7 @@ def test_boards_say_it_beside_the_headline() -> None:
                 for label, each in traces.items()
             }
         )
-        view.look()
+        view.update()
         return view
 
     view = view_of(mine=losing(*range(6, 40)))

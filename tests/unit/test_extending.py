@@ -109,30 +109,6 @@ def test_a_toy_workload_is_found_by_the_library_and_the_command_line(copy: Path)
     assert (result["workload"], result["parameters"]) == ("toy", 4810)
 
 
-CARD = """
-from course_lib.widgets.kit.page import Card
-
-
-class ToyCard(Card):
-    title = "Toy"
-
-    def body(self):
-        return "<p>a toy</p>"
-
-    def table(self):
-        return "a toy"
-"""
-
-
-def test_a_toy_card_is_found_among_the_widgets(copy: Path) -> None:
-    assert "ToyCard" not in dir(course_lib.widgets)
-    (copy / "widgets" / "cards" / "toy_card.py").write_text(CARD)
-    shown = "from course_lib import widgets; print(dir(widgets), widgets.ToyCard()._repr_html_())"
-    said = python(copy, "-c", shown)
-    assert "'ToyCard'" in said and "<p>a toy</p>" in said
-    assert "'StrategyTable'" in said and "'Card'" not in said  # a card's file only imports that
-
-
 ALGORITHM = """
 from course_lib.collectives.cost import ClosedForm, Terms
 from course_lib.collectives.schedule import Schedule, Transfer

@@ -178,7 +178,7 @@ def test_a_saved_run_is_looked_at_without_its_pickles(tmp_path: Path) -> None:
     assert saved.result == {"loss": 1.0} and saved.trace.tasks == ["worker:0"]
     Timeline(files.path).table()
     view = View({"theirs": saved})
-    view.look()
+    view.update()
     pictures.document(view)
     with pytest.raises(Exception, match=r"pickle|npz"):
         files.trained_weights()

@@ -13,7 +13,7 @@ from course_lib.course import check
 from course_lib.course.answers import sets
 from course_lib.course.cards import NAME, Standing, note, noted, place
 from course_lib.errors import SpecError
-from course_lib.widgets.cards import guesses
+from course_lib.widgets.cards import predict
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A course of which an exercise is open in Jupyter."""
     (tmp_path / "exercises").mkdir()
     names = {"__session__": str(tmp_path / "exercises" / "04_ring.ipynb")}
-    monkeypatch.setattr(guesses, "get_ipython", lambda: SimpleNamespace(user_ns=names))
+    monkeypatch.setattr(predict, "get_ipython", lambda: SimpleNamespace(user_ns=names))
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def test_lessons_and_exercises_of_a_course_have_one_file(
     assert place() is None  # no notebook is open: a test run leaves nothing
     for folder in ("notebooks", "exercises", ""):
         shell = SimpleNamespace(user_ns={"__session__": str(tmp_path / folder / "x.ipynb")})
-        monkeypatch.setattr(guesses, "get_ipython", lambda shell=shell: shell)
+        monkeypatch.setattr(predict, "get_ipython", lambda shell=shell: shell)
         assert place() == tmp_path / NAME
 
 

@@ -1,5 +1,6 @@
 """Exchanges that go on beside computing: what of them counts as hidden, waited for, or exposed."""
 
+import re
 import xml.etree.ElementTree as ET
 
 import pytest
@@ -10,8 +11,9 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
-from course_lib.widgets.board.lanes import NAMES, NOTHING, TimeWindow, lanes
-from course_lib.widgets.timeline.scene import lanes_svg
+from course_lib.widgets.board.plots import NAMES, TimeWindow, lanes
+from course_lib.widgets.kit import svg
+from course_lib.widgets.timeline import lanes_svg
 
 Span = tuple[str, float, float]
 
@@ -119,14 +121,13 @@ def test_lanes_draw_what_is_hidden_as_a_thin_bar_over_computing() -> None:
     digest = Digest.of(RunSpec(workers=2), trace)
     lane = lanes(digest, TimeWindow(0, 13), columns=13)[0]
     assert {NAMES[what] for what in lane.cells[:10]} == {"compute"}
-    assert [i for i, what in enumerate(lane.hidden) if what != NOTHING] == [4, 5, 6]
-    bars = [
-        (float(rect.attrib["y"]), float(rect.attrib["height"]), title.text or "")
-        for rect in ET.fromstring(lanes_svg(trace, "name")).iter("{http://www.w3.org/2000/svg}rect")
-        if (title := rect.find("{http://www.w3.org/2000/svg}title")) is not None
-    ]
-    tall = {text.split()[3]: (y, height) for y, height, text in bars if "worker:0" in text}
-    (y, height), (above, whole) = tall["hidden"], tall["compute"]
+    assert [i for i, what in enumerate(lane.hidden) if what != svg.NOTHING] == [4, 5, 6]
+    tall: dict[str, tuple[float, ...]] = {}
+    for path in ET.fromstring(lanes_svg(trace, "name")).iter("{http://www.w3.org/2000/svg}path"):
+        what = path.get("fill", "").removeprefix("url(#ls-")
+        if box := re.match(r"M\S+ (\S+)h\S+?v([\d.]+)h", path.get("d", "")):
+            tall.setdefault(what, tuple(map(float, box.groups())))
+    (y, height), (above, whole) = tall["hidden)"], tall["compute)"]
     assert height < whole / 2 and y + height == pytest.approx(above + whole)
 
 

@@ -127,7 +127,7 @@ def test_a_board_knows_how_many_steps_a_loop_will_have_only_if_it_was_told(
     run: Any = SimpleNamespace(spec=spec, trace=Trace(events), digest=digest, **running)
     assert digest.steps_done == 2
     view = View({"mine": run})
-    view.look()
+    view.update()
     assert words in view.headline()
     assert ("% done" in view.sides[0].summary()) == bool(fields)
 

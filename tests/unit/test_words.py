@@ -14,6 +14,7 @@ LIB = Path(__file__).parents[2] / "course_lib"
 ROOMS = (
     "__main__.py",
     "activity.py",
+    "cards.py",
     "cluster",
     "collectives",
     "commands",
@@ -27,6 +28,7 @@ ROOMS = (
     "strategies/tensorflow",
     "strategies/torch",
     "text.py",
+    "widgets",
 )
 """The rooms and files that keep the rule so far; a room is added when it does."""
 DEFINITIONS = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef

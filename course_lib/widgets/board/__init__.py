@@ -1,28 +1,48 @@
 """RaceBoard and TrainingBoard: runs as they happen, in a notebook. A thread keeps a `View` of the
-runs up to date and draws it in the widgets.
+runs up to date and draws it in the widgets. Controls hand it orders, which it carries out on the
+running clusters.
 """
 
-import contextlib
-import queue
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import anywidget
 import ipywidgets as w
 
 from course_lib.activity import ORDERED
-from course_lib.errors import LockstepError
+from course_lib.errors import LockstepError, SpecError
+from course_lib.record.reality import link_of
+from course_lib.spec.fields import Link
 from course_lib.widgets.board import pictures
-from course_lib.widgets.board.charts import Charts
-from course_lib.widgets.board.controls import Controls, Order, Switch
-from course_lib.widgets.board.side import Watched
-from course_lib.widgets.board.view import HIDEABLE, Raced, View
+from course_lib.widgets.board.plots import Charts
+from course_lib.widgets.board.view import HIDEABLE, Raced, Side, View, Watched
 from course_lib.widgets.kit import element, page, svg
-from course_lib.widgets.kit.widget import Pictured, hidden, is_run, takes
+from course_lib.widgets.kit.widget import Pictured, hidden
 
+EVERY = "all"
+DELAYS = {
+    "none": "every step takes as long",
+    "lognormal:0.5": "the device's time differs from step to step, mostly by up to half",
+    "exponential:20ms": "20 ms more in the mean: often less, sometimes much more",
+    "one_in:20:200ms": "200 ms more in one step of 20, left to chance",
+}
+BUTTONS = {  # order -> label, icon, tooltip
+    "jitter": ("Delay", "random", "Let the steps of the task vary as chosen, or no longer"),
+    "pause": ("Pause", "pause", "Freeze the task (SIGSTOP): a machine that hangs"),
+    "resume": ("Resume", "play", "Let a paused task go on (SIGCONT)"),
+    "kill": ("Kill", "bolt", "Kill the task (SIGKILL): a machine that loses power"),
+    "stop": ("Stop", "stop", "End everything, with all its processes"),
+    "partition": ("Cut off", "unlink", "Cut the host off from all others, until it is healed"),
+    "heal": ("Heal", "link", "Join the host to the others again"),
+}
+FASTEST = 4  # the link slider ends at 10 ** 4 Mbit/s, where a link without a limit stands, too
+STYLE = {"description_width": "initial"}
+Order = Callable[[], object]
 DRAW_EVERY = 0.2  # seconds
 # the heights of the headline with its note, of a race's, and of messages, whatever they say
 HEAD, RACE_HEAD, MESSAGE = "78px", "116px", "32px"
@@ -40,34 +60,23 @@ class Board(Pictured, w.VBox):
     """
 
     def __init__(
-        self,
-        runs: Mapping[str, Watched],
-        stop: Callable[[], Any],
-        race: Raced | None = None,
-        hide: Sequence[str] = (),
+        self, runs: Mapping[str, Watched], stop: Order, race: Raced = None, hide: Sequence[str] = ()
     ) -> None:
         self.view = View(runs, race)
         self.view.hidden = hidden(hide, HIDEABLE)
-        self._prefix, self._stop_runs = svg.unique_prefix(), stop
-        self.charts = Charts([side.label for side in self.view.sides], self.view.panels())
-        self.charts.observe(self._scaled, "logarithmic")
-        height = HEAD if race is None else RACE_HEAD
-        self.head = w.HTML(layout=w.Layout(height=height, overflow="auto"))
-        self.message = w.HTML(layout=w.Layout(height=MESSAGE, overflow="auto"))
-        self.lanes = w.HTML()
-        self.legend = w.HTML()
-        for part in (self.head, self.lanes, self.legend, self.message):
-            part.add_class("ls")
-        self._orders: queue.SimpleQueue[Order | None] = queue.SimpleQueue()
-        self.controls = Controls(self.view.sides, self._orders.put, self._stop)
-        unexplained = {"links": [self.controls.links], "delays": self.controls.tasks.delaying}
+        self._prefix = svg.unique_prefix()
+        self.charts = Charts([side.label for side in self.view.sides], self.view.plain())
+        self.head, self.message = _html(HEAD if race is None else RACE_HEAD), _html(MESSAGE)
+        self.lanes, self.legend = _html(), _html()
+        self._orders = ThreadPoolExecutor(1, "lockstep-orders", ORDERED.set, ("on the board",))
+        self.controls = Controls(self.view.sides, self._order, stop)
+        delaying = self.controls.delays, self.controls.buttons["jitter"]
+        unexplained = {"links": [self.controls.links], "delays": delaying}
         for control in (each for name in self.view.hidden for each in unexplained.get(name, ())):
             control.layout.display = "none"
         # what may grow or shrink stands below the controls, so that they stay where they are
-        line = w.HBox([self.message, Switch()])
-        line.add_class("lk-said")
-        below = (self.controls, line, self.lanes, self.legend)
-        super().__init__([self.head, self.charts, *below])
+        line = w.HBox([self.message, Switch().add_class("ls")]).add_class("lk-said")
+        super().__init__([self.head, self.charts, self.controls, line, self.lanes, self.legend])
         self.add_class("lk-board")
         self._show()  # the cell returns with all in place; nothing has been read yet
         # the thread that draws and a cell that writes a page share the view
@@ -79,13 +88,13 @@ class Board(Pictured, w.VBox):
     def halt(self) -> None:
         """End the updates and leave the board as it is; the runs go on."""
         self._over.set()
-        self._orders.put(None)
         self._thread.join(5)
 
     def close(self) -> None:
         """End the updates and take the board away; the runs go on."""
         if hasattr(self, "_thread"):  # what was refused is closed as well
             self.halt()
+            self._orders.shutdown(wait=False)
         super().close()
 
     def table(self) -> str:
@@ -102,19 +111,14 @@ class Board(Pictured, w.VBox):
 
     def _made(self, of: Callable[[View], str]) -> str:
         with self._looking:
-            self.view.look()
+            self.view.update()
             return of(self.view)
-
-    def _scaled(self, change: dict[str, Any]) -> None:
-        """The page chose an axis, which pictures take over."""
-        self.view.logarithmic = change["new"]
 
     # --- the thread ---
 
     def _follow(self) -> None:
-        """Draw until all runs are over; between drawings, carry out what the controls order."""
+        """Draw until all runs are over."""
         saved = 0.0
-        ORDERED.set("on the board")
         try:
             while not self._over.is_set():
                 took = self.draw()
@@ -123,28 +127,21 @@ class Board(Pictured, w.VBox):
                     self.leave()
                 if self.view.over:
                     return
-                self._obey(until=time.monotonic() + max(DRAW_EVERY - took, REST_PER_DRAWING * took))
+                self._over.wait(max(DRAW_EVERY - took, REST_PER_DRAWING * took))
         except Exception as problem:  # a thread has no cell to show it in
             self._say(f"The board stopped drawing: {type(problem).__name__}: {problem}")
 
-    def _obey(self, until: float) -> None:
-        while not self._over.is_set() and (left := until - time.monotonic()) > 0:
-            with contextlib.suppress(queue.Empty):
-                if order := self._orders.get(timeout=left):
-                    self._carry_out(order)
+    def _order(self, order: Order) -> None:
+        """Have an order carried out, after those given before."""
+        self._orders.submit(self._carry_out, order)
 
     def _carry_out(self, order: Order) -> None:
         """Carry out an order; if it is refused, as the run may just have ended, say why."""
         try:
             order()
             self._say("")
-        except LockstepError as refused:
-            self._say(str(refused).splitlines()[0])
-
-    def _stop(self) -> None:
-        """Stop the runs on a thread of its own: stopping waits for processes."""
-        stop = partial(self._carry_out, self._stop_runs)
-        threading.Thread(target=stop, name="lockstep-stop", daemon=True).start()
+        except Exception as refused:  # a thread has no cell to show it in
+            self._say(str(refused).partition("\n")[0])
 
     def _say(self, text: str) -> None:
         self.message.value = element("div", text, class_="lk-message", role="status")
@@ -153,17 +150,22 @@ class Board(Pictured, w.VBox):
         """Draw the runs as they are now; return the seconds that it took."""
         began = time.monotonic()
         with self._looking:
-            self.view.look()
+            self.view.update()
             self._show()
         return time.monotonic() - began
 
     def _show(self) -> None:
-        """Put what was seen at the last look into the widgets."""
-        self.charts.show(self.view.panels())
+        """Put what was read at the last update into the widgets."""
+        self.charts.panels = self.view.plain()
         self.head.value = pictures.head(self.view)
         self.lanes.value = pictures.sides(self.view, self._prefix)
         self.legend.value = pictures.frame(self._prefix, self.view)
         self.controls.refresh()
+
+
+def _html(height: str | None = None) -> w.HTML:
+    room = w.Layout(height=height, overflow="auto" if height else None)
+    return w.HTML(layout=room).add_class("ls")
 
 
 class TrainingBoard(Board):
@@ -174,14 +176,12 @@ class TrainingBoard(Board):
         TrainingBoard(run)
     """
 
-    @takes(
-        'a run, live or saved: TrainingBoard(start("one_device")); a race has a RaceBoard',
-        lambda run, hide: is_run(run),
-    )
     def __init__(self, run: Watched, hide: Sequence[str] = ()) -> None:
+        if not hasattr(run, "digest"):
+            allowed = 'a run: TrainingBoard(start("one_device")); a race has a RaceBoard'
+            raise SpecError("run", run, allowed)
         self.run = run
-        runs = {run.spec.strategy: run}
-        super().__init__(runs, lambda: self.view.sides[0].order("stop"), hide=hide)
+        super().__init__({run.spec.strategy: run}, lambda: run.stop(), hide=hide)
 
     def __repr__(self) -> str:
         spec = self.run.spec
@@ -196,13 +196,167 @@ class RaceBoard(Board):
         RaceBoard(entrants)
     """
 
-    @takes(
-        'a race: RaceBoard(race("one_device", "mirrored")); a run has a TrainingBoard',
-        lambda race, hide: isinstance(getattr(race, "runs", None), Mapping),
-    )
     def __init__(self, race: Raced, hide: Sequence[str] = ()) -> None:
+        if not hasattr(race, "runs"):
+            allowed = 'a race: RaceBoard(race("one_device", "mirrored")); a run has a TrainingBoard'
+            raise SpecError("race", race, allowed)
         self.race = race
         super().__init__(race.runs, race.stop, race, hide)
 
     def __repr__(self) -> str:
         return f"RaceBoard({', '.join(self.race.runs)})"
+
+
+# --- controls ---
+
+
+class Controls(w.VBox):
+    """All controls of a board: of a task, which is chosen with its run, and of the link of a host,
+    if some runs have several. `submit` takes an order and returns at once.
+
+    Sliders and the menu of delays follow the trace. They keep what a learner sets until the trace
+    shows another value, or another task or host is chosen.
+    """
+
+    def __init__(self, sides: list[Side], submit: Callable[[Order], None], stop: Order) -> None:
+        self.sides, self.submit = sides, submit
+        self.linked = [s for s in sides if len(s.spec.all_hosts) > 1 and hasattr(s.run, "link")]
+        labels, hosts = [s.label for s in sides], {h for s in self.linked for h in s.spec.all_hosts}
+        self.run = _dropdown("run", [EVERY, *labels] if len(sides) > 1 else labels)
+        self.run.layout.display = None if len(sides) > 1 else "none"
+        self.task, self.host = _dropdown("task", []), _dropdown("host", sorted(hosts))
+        self._offer_tasks()
+        self.delays = _dropdown("delays", [*DELAYS])
+        self.delays.tooltip = "\n".join(f"{form}: {what}" for form, what in DELAYS.items())
+        scale = {"value": 1.0, "min": 1, "max": 10, "step": 0.25, "readout_format": ".2f"}
+        self.factor = _slider(w.FloatSlider, "times slower", **scale)
+        scale = {"value": 1e3, "min": 0, "max": FASTEST, "step": 0.05, "readout_format": ".0f"}
+        self.speed = _slider(w.FloatLogSlider, "link, Mbit/s", **scale)
+        self.followed = {self.factor: self._pace, self.delays: self._jitter, self.speed: self._mbit}
+        self.traced: dict[w.Widget, Any] = {}  # control -> its value as the trace had it
+        self.put: dict[w.Widget, Any] = {}  # control -> its value as it was set last
+        for slider, order in ((self.factor, "slow"), (self.speed, "link")):
+            slider.observe(partial(self._moved, order), "value")
+        self.buttons = {order: _button(*look) for order, look in BUTTONS.items()}
+        for order, button in self.buttons.items():
+            do = partial(submit, stop) if order == "stop" else partial(self._order, order)
+            button.on_click(lambda _, do=do: do())
+        self.run.observe(lambda _: self._offer_tasks(), "value")
+        for chooser in (self.task, self.host):
+            chooser.observe(lambda _: self._show(anew=True), "value")
+        self._show(anew=True)
+        *of_tasks, cut, heal = self.buttons.values()
+        tasks = [self.run, self.task, self.factor, self.delays, *of_tasks]
+        self.links = w.HBox([self.host, self.speed, cut, heal])
+        self.links.layout.display = None if self.linked else "none"
+        super().__init__([w.HBox(tasks), self.links])
+        self.add_class("lk-controls")
+
+    def refresh(self) -> None:
+        """Show how tasks and links are now, and enable what can be done with them."""
+        self._show()
+        live = [side for side in self._having() if side.active]
+        paused = any(side.digest.life.paused(self.task.value) for side in live)
+        any_active = any(side.active for side in self.sides)
+        able = dict.fromkeys(BUTTONS, bool(live)) | {"resume": paused}
+        able |= dict.fromkeys(("stop", "partition", "heal"), any_active)
+        for order, button in self.buttons.items():
+            button.disabled = not able[order]
+        self.factor.disabled, self.speed.disabled = not live, not any_active
+
+    def _show(self, anew: bool = False) -> None:
+        """Put controls where the trace is, which is no order."""
+        for control, present in self.followed.items():
+            value = present()
+            if anew or value != self.traced.get(control):
+                self.traced[control] = self.put[control] = value
+                if control is self.delays:
+                    control.options = list(dict.fromkeys([*control.options, value]))
+                elif control is self.factor:
+                    control.max = max(control.max, value)
+                control.value = value
+
+    def _moved(self, order: str, change: dict[str, Any]) -> None:
+        if change["new"] != self.put.get(change["owner"]):
+            self.put[change["owner"]] = change["new"]
+            self._order(order)
+
+    def _chosen(self) -> list[Side]:
+        return [side for side in self.sides if self.run.value in (EVERY, side.label)]
+
+    def _having(self, host: bool = False) -> list[Side]:
+        """The runs that have the chosen host, or those chosen that have the chosen task."""
+        if host:
+            return [side for side in self.linked if self.host.value in side.spec.all_hosts]
+        return [side for side in self._chosen() if self.task.value in side.spec.tasks]
+
+    def _offer_tasks(self) -> None:
+        """The tasks of the chosen runs; at first a straggler is chosen, or else the last worker."""
+        tasks = list(dict.fromkeys(task for side in self._chosen() for task in side.spec.tasks))
+        kept = self.task.value
+        self.task.options = tasks
+        stragglers = [task for side in self.sides for task in side.spec.slow if task in tasks]
+        workers = [task for task in tasks if task.startswith("worker:")]
+        self.task.value = kept if kept in tasks else [*workers, *stragglers][-1]
+
+    # --- as the trace has it ---
+
+    def _pace(self) -> float:
+        return max((side.digest.factor(self.task.value) for side in self._having()), default=1.0)
+
+    def _jitter(self) -> str:
+        forms = (side.digest.jitter(self.task.value) for side in self._having())
+        return next(filter(None, forms), "none")
+
+    def _mbit(self) -> float:
+        top = 10.0**FASTEST
+        speeds = (self._link_of(side).mbit or top for side in self._having(host=True))
+        return min(max([1.0, *speeds]), top)
+
+    def _link_of(self, side: Side) -> Link:
+        linked = side.digest.life.last(f"host:{self.host.value}", "linked")
+        return link_of(linked.cause) if linked else side.spec.link_of(self.host.value)
+
+    # --- orders ---
+
+    def _order(self, what: str) -> None:
+        """Have all active runs do `what` to the chosen task or host."""
+        of_host = what in ("link", "partition", "heal")
+        chosen = self.host.value if of_host else self.task.value
+        for side in self._having(of_host):
+            values: list[Any] = [chosen]
+            if what == "slow":
+                values.append(self.factor.value)
+            elif what == "jitter":
+                values.append(None if self.delays.value == "none" else self.delays.value)
+            elif what == "link":
+                values.append(self._link_of(side).model_copy(update={"mbit": self.speed.value}))
+            if side.active:
+                self.submit(partial(self._carry_out, getattr(side.run, what), values))
+
+    def _carry_out(self, order: Callable[..., object], values: Sequence[Any]) -> None:
+        try:
+            order(*values)
+        except LockstepError:  # the trace will never show it
+            self.traced.clear()
+            raise
+
+
+class Switch(anywidget.AnyWidget):
+    """The projector switch."""
+
+    _esm = page.asset("kit/projector.js", "board/switch.js")
+
+
+def _dropdown(label: str, options: Sequence[Any]) -> w.Dropdown:
+    room = w.Layout(width="max-content", max_width="260px")
+    return w.Dropdown(options=options, description=label, layout=room, style=STYLE)
+
+
+def _slider(kind: type[w.Widget], label: str, **scale: Any) -> w.Widget:
+    room = w.Layout(width="300px")
+    return kind(description=label, continuous_update=False, layout=room, style=STYLE, **scale)
+
+
+def _button(text: str, icon: str, tooltip: str) -> w.Button:
+    return w.Button(description=text, icon=icon, tooltip=tooltip, layout=w.Layout(width="auto"))

@@ -4,19 +4,16 @@ The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.
 """
 
 import textwrap
-from collections import Counter
 
 from course_lib.record.digest import Digest
-from course_lib.widgets.board.charts import chart, stem
-from course_lib.widgets.board.lanes import COLUMNS, LETTER, Lane, TimeWindow, bars
+from course_lib.widgets.board.plots import COLUMNS, LANE, TURN, Lane, TimeWindow, bars, chart, rows
 from course_lib.widgets.board.view import View
-from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term
-from course_lib.widgets.kit.glossary import TERMS
-from course_lib.widgets.kit.palette import SHADE, entrant
+from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term, unfold
+from course_lib.widgets.kit.page import TERMS
 
-WIDTH, GAP, LANE = 1200, 32, 26  # of the SVG picture
+WIDTH, GAP = 1200, 32  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
-BINS = 12  # of the histogram of staleness; the last takes what is beyond
+BINS = 12  # bars of staleness, at most
 
 
 # --- as HTML ---
@@ -29,8 +26,8 @@ def document(view: View) -> str:
     parts = [head(view), element("div", drawn, class_="charts"), sides(view, prefix)]
     board = element("div", parts, frame(prefix, view), class_="lk-board ls")
     title = " and ".join(side.label for side in view.sides)
-    body = board + page.same_as_text(view.table())
-    return page.document(title, body, page.asset("kit/still.css"))
+    table = unfold("The same as text", element("pre", view.table()), class_="same")
+    return page.document(title, board + table, page.asset("kit/still.css"))
 
 
 def frame(prefix: str, view: View) -> Markup:
@@ -44,24 +41,22 @@ def frame(prefix: str, view: View) -> Markup:
     for name in view.names():
         box = svg.swatch(0, 0, name, prefix)
         sample = element("svg", box, width=22, height=14, aria_hidden="true")
-        legend.append(element("span", sample, term(name, SHADE[name].meaning)))
+        legend.append(element("span", sample, term(name, svg.SHADE[name].meaning)))
     entries = element("div", legend, class_="lk-legend")
     return join((Markup(f"<style>{style}</style>"), hidden, entries))
 
 
 def head(view: View) -> Markup:
     """The headline, how real each run is, and the note below."""
-    badges = {badge(*side.reality) for side in view.sides}
     # names of runs stand between ** and **
     parts = enumerate(view.headline().split("**"))
     words = [element("b", part) if i % 2 else part for i, part in parts]
-    headline = element("h2", words, role="status")
-    failed = any(side.failure for side in view.sides)
+    failed, note = any(side.failure for side in view.sides), view.detail()
     warned = view.diverged or failed or view.fairness.startswith("NOT")
-    warn = " lk-unfair" if warned else ""
-    note = element("p", view.detail(), class_=f"lk-note{warn if view.detail() else ''}")
-    real = element("span", sorted(badges))
-    return element("div", headline, element("div", note, real), class_="lk-headline")
+    shown = element("p", note, class_="lk-note lk-unfair" if warned and note else "lk-note")
+    real = element("span", sorted({badge(*side.reality) for side in view.sides}))
+    line = element("div", shown, real)
+    return element("div", element("h2", words, role="status"), line, class_="lk-headline")
 
 
 def sides(view: View, prefix: str) -> Markup:
@@ -75,14 +70,15 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     window, lanes = view.lanes(side, COLUMNS)
     about = side.spec.framework + ("" if side.state == "running" else f" · {side.state}")
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
+    below = [] if "memory" in view.hidden else [side.memory()]  # its place while it is empty
+    below += filter(None, [side.hosts()])
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
         element("p", side.summary(explained=len(view.sides) > 1), class_="lk-figures"),
         [_row(lane, prefix) for lane in lanes],
         _axis(window),
         None if "staleness" in view.hidden else _staleness(side.digest, number),
-        None if "memory" in view.hidden else element("p", side.memory(), class_="lk-figures"),
-        element("p", hosts, class_="lk-figures") if (hosts := side.hosts()) else None,
+        [element("p", words, class_="lk-figures") for words in below],
     ]
     facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
     return element("section", parts, class_="lk-side", **facts)
@@ -90,23 +86,16 @@ def _block(view: View, number: int, prefix: str) -> Markup:
 
 def _row(lane: Lane, prefix: str) -> Markup:
     """One lane; `data-` attributes say the same as the picture."""
-    tip = f"made {lane.factor:g} times slower" if lane.factor > 1 else None
     cells = bars(lane, (0, 0, COLUMNS, 18), prefix)
-    words = f"{lane.name}: {lane.note}"
-    drawn = svg.drawing(COLUMNS, 18, cells, preserveAspectRatio="none", aria_label=words)
-    events = []
-    for at, word in lane.events:
-        side = "lk-left" if _turned(at, word) else None
-        events.append(element("i", word, style=f"left:{at:.1%}", class_=side))
-    picture = element("div", drawn, events, class_="lk-lane")
-    parts = [element("span", lane.name, title=tip), picture, element("span", lane.note)]
+    style = {"preserveAspectRatio": "none", "aria_label": f"{lane.name}: {lane.note}"}
+    events = [
+        element("i", word, style=f"left:{at:.1%}", class_="lk-left" if at > TURN else None)
+        for at, word in lane.events
+    ]
+    picture = element("div", svg.drawing(COLUMNS, 18, cells, **style), events, class_="lk-lane")
+    parts = [element("span", lane.name), picture, element("span", lane.note)]
     hit = "lk-row lk-hit" if lane.fate else "lk-row"
     return element("div", parts, class_=hit, data_task=lane.task, data_fate=lane.fate)
-
-
-def _turned(at: float, word: str) -> bool:
-    """Return True for a word that has no room on the right of its mark."""
-    return at + LETTER * len(word) > 1
 
 
 def _axis(window: TimeWindow) -> Markup:
@@ -124,19 +113,14 @@ def _staleness(digest: Digest, number: int) -> Inside:
     seen = digest.updates.staleness
     if not seen:
         return None if digest.spec.strategy == "custom" else element("div", class_="lk-stale")
-    total, last, counts = seen.total(), min(max(seen), BINS - 1), Counter[int]()
-    for stale, count in seen.items():
-        counts[min(stale, last)] += count
-    beyond = "+" if max(seen) > last else ""
-    items, most = [], max(counts.values())
-    for n in range(last + 1):
-        count = counts[n]
-        style = f"--share:{count / most:.3f};--color:{entrant(number)[0]}"
-        tip = f"{count:,} updates ({count / total:.0%}) of staleness {n}"
-        items.append(element("li", f"{n}{beyond if n == last else ''}", style=style, title=tip))
+    most, color, bars = max(seen.values()), svg.entrant(number)[0], []
+    for stale in sorted(seen)[:BINS]:
+        tip = f"{seen[stale]:,} updates ({seen[stale] / seen.total():.0%}) of staleness {stale}"
+        style = f"--share:{seen[stale] / most:.3f};--color:{color}"
+        bars.append(element("li", str(stale), style=style, title=tip))
     name = element("span", term("staleness", TERMS["staleness"]))
     mean = element("span", f"mean {digest.updates.mean:.1f}")
-    return element("div", name, element("ol", items), mean, class_="lk-stale")
+    return element("div", name, element("ol", bars), mean, class_="lk-stale")
 
 
 # --- as SVG ---
@@ -146,76 +130,40 @@ def still(view: View) -> str:
     """An SVG picture, 1200 wide: the headline, the charts, and the lanes of the runs, two runs in a
     row.
     """
-    prefix = svg.unique_prefix()
+    prefix, panels = svg.unique_prefix(), view.panels()
     headline = textwrap.wrap(view.headline().replace("**", ""), 104)
+    real = dict.fromkeys(f"{side.reality.word}: {side.reality.why}" for side in view.sides)
+    notes = [line for note in (*real, view.detail()) for line in textwrap.wrap(note, 160)]
+    y = 27.0 * len(headline) + 18
     parts: list[Inside] = [
-        svg.text(0, 22 + 27 * i, line, class_="ink", font_size=20, font_weight=600)
-        for i, line in enumerate(headline)
+        svg.lines(0, 22, 27, headline, class_="ink", font_size=20, font_weight=600),
+        svg.lines(0, y, 20, notes, class_="muted"),
     ]
-    y = 27.0 * len(headline) + 4
-    for note in filter(None, [*_realities(view), view.detail()]):
-        for line in textwrap.wrap(note, 160):
-            parts.append(svg.text(0, y + 14, line, class_="muted"))
-            y += 20
-    y += 12
-    panels = view.panels()
+    y += 20 * len(notes) - 2
     wide = (WIDTH + GAP) / len(panels)
     parts += [chart(panel, i * wide, y, wide - GAP, CHART[1]) for i, panel in enumerate(panels)]
     y += CHART[1] + 16
-    in_a_row = min(2, len(view.sides))
-    width = (WIDTH - (in_a_row - 1) * GAP) / in_a_row
-    bottom = y
-    for number in range(len(view.sides)):
-        if number % in_a_row == 0:
-            y = bottom
-        side, end = _side(view, number, number % in_a_row * (width + GAP), y, width, prefix)
-        parts.append(side)
-        bottom = max(bottom, end)
-    parts.append(svg.legend(view.names(), (112, bottom + 16), prefix, columns=9))
-    width, height = WIDTH + 48, bottom + 58
-    drawn = svg.patterns(prefix), element("g", parts, transform="translate(24 16)")
-    return svg.picture(width, height, headline[0], page.paper(width, height), *drawn)
+    columns = min(2, len(view.sides))
+    width = (WIDTH - (columns - 1) * GAP) / columns
+    for row in range(0, len(view.sides), columns):
+        numbers = range(row, min(row + columns, len(view.sides)))
+        parts += [_side(view, n, (n - row) * (width + GAP), y, width, prefix) for n in numbers]
+        y += 84 + LANE * max(len(view.sides[n].digest.tasks) for n in numbers)
+    parts.append(svg.legend(view.names(), 112, y + 16, prefix, columns=9))
+    width, height = WIDTH + 48, y + 58
+    body = svg.patterns(prefix), element("g", parts, transform="translate(24 16)")
+    return svg.picture(width, height, headline[0], page.paper(width, height), *body)
 
 
-def _realities(view: View) -> list[str]:
-    """Say the reality of each run with its reason; once, without names, if all are alike."""
-    words = [f"{side.reality.word}: {side.reality.why}" for side in view.sides]
-    if len(set(words)) == 1:
-        return [words[0][0].upper() + words[0][1:]]
-    return [f"{side.label} {why}" for side, why in zip(view.sides, words, strict=True)]
-
-
-def _side(
-    view: View, number: int, x: float, y: float, width: float, prefix: str
-) -> tuple[Markup, float]:
-    """The figures and lanes of a run, and where they end."""
+def _side(view: View, number: int, x: float, y: float, width: float, prefix: str) -> Inside:
+    """The figures and lanes of a run."""
     side = view.sides[number]
     window, lanes = view.lanes(side, COLUMNS)
-    left, across = x + 112, width - 112 - 84
     state = f"{side.spec.framework} · {side.state}"
-    parts: list[Inside] = [
+    return [
         svg.entrant_line(number, x, y + 12),
         svg.text(x + 50, y + 17, side.label, class_="ink", font_size=15, font_weight=600),
         svg.text(x + width, y + 17, state, class_="muted", text_anchor="end"),
         svg.text(x, y + 38, side.summary(), class_="muted"),
+        rows(lanes, window, (x, y + 50, width, LANE), prefix),
     ]
-    top = y + 50
-    for lane in lanes:
-        parts += [
-            svg.text(left - 8, top + 16, lane.name, class_="ink", text_anchor="end"),
-            svg.rect(left, top, across, LANE - 4, class_="lane"),
-            bars(lane, (left, top, across, LANE - 4), prefix),
-            svg.text(left + across + 8, top + 16, lane.note, class_="muted"),
-        ]
-        for at, word in lane.events:
-            place = left + at * across
-            beside, anchor = (place - 4, "end") if _turned(at, word) else (place + 4, None)
-            style = {"class_": "ink halo", "font_size": 12, "text_anchor": anchor}
-            parts += [stem(place, top, LANE - 4), svg.text(beside, top + 15, word, **style)]
-        top += LANE
-    axis = {"class_": "muted", "text_anchor": "middle", "font_size": 13}
-    for share, words in window.ticks():
-        parts.append(svg.text(left + share * across, top + 14, words, **axis))
-    shown = f"in {window.span:g} s"
-    parts.append(svg.text(left + across + 8, top + 14, shown, class_="muted", font_size=13))
-    return join(parts), top + 34

@@ -1,75 +1,208 @@
-"""View: what a board shows of one run or several, without any widget.
+"""View: what a board shows of one run or several, in figures and sentences, without any widget.
 
 Boards, pages, pictures and `lockstep watch` are drawn from it. In its sentences, names of runs are
 written between ** and **.
 """
 
+import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+from typing import Any
 
+from course_lib.activity import names
+from course_lib.errors import LockstepError
 from course_lib.record import measures
-from course_lib.record.curves import EMPTY
+from course_lib.record.curves import EMPTY, WINDOW
+from course_lib.record.digest import Digest
+from course_lib.record.events import ACTIVE, Update
+from course_lib.record.reality import reality
+from course_lib.record.standstill import Pulse, Standstill
 from course_lib.record.verdict import Entry, Goal, Standing
 from course_lib.text import round_up
-from course_lib.widgets.board import lanes
-from course_lib.widgets.board.charts import Panel, progress, throughput
-from course_lib.widgets.board.lanes import Lane, TimeWindow
-from course_lib.widgets.board.side import Side, Watched
+from course_lib.widgets.board import plots
 
 # what a lesson may not have explained yet
 HIDEABLE = ("staleness", "memory", "links", "delays", "fairness")
 LONGEST = 20.0  # seconds for which lanes grow while a run stands still
+Watched = Any
+"""A run, live or saved: it has `spec`, `state`, `trace`, `digest`, `result` and `pulse()`."""
+Raced = Any
+"""A race: it has `runs` by label, `target_loss`, `target_accuracy`, `comparison` and `stop()`."""
 
 
-class Raced(Protocol):
-    """The part of a race that a view reads: its runs by label, its targets, its comparison."""
+class Side:
+    """One run in a view: the run, the digest of its trace, and its `state`, `reality` and `pulse`
+    (None once it is over) as they were at the last look.
+    """
 
-    target_loss: float | None
-    target_accuracy: float | None
+    def __init__(self, label: str, run: Watched) -> None:
+        self.label, self.run, self.spec = label, run, run.spec
+        self.state, self.reality = run.state, reality(run.spec)
+        self.digest, self._events = Digest(run.spec), 0  # until the first look
+        self.pulse: Pulse | None = None
+        self._shown = 0.0  # up to which time lanes were
+        # the steps of the whole run; None for a learner's own function without a number of them
+        own = self.spec.strategy == "custom" and "steps" not in self.spec.model_fields_set
+        self._steps = None if own else self.spec.steps
+
+    def update(self) -> bool:
+        """Take in what is new; True if anything was."""
+        state = self.run.state  # before the digest: if it is over by now, that is whole
+        self.digest = self.run.digest
+        self.pulse = self.run.pulse() if state in ACTIVE else None
+        if (self.digest.events, state) == (self._events, self.state):
+            return False
+        self._events, self.state = self.digest.events, state
+        self.reality = reality(self.spec, self.digest.life)
+        return True
 
     @property
-    def runs(self) -> Mapping[str, Any]: ...
+    def active(self) -> bool:
+        return self.state in ACTIVE
+
     @property
-    def comparison(self) -> Any: ...
-    def stop(self) -> Any: ...
+    def failure(self) -> str:
+        """The cause of a failure, in one line; empty for a run that did not fail."""
+        if self.state != "failed":
+            return ""
+        try:
+            return str(self.run.result)
+        except LockstepError as error:
+            return str(error).splitlines()[0]
+
+    @property
+    def still(self) -> Standstill | None:
+        """The standstill of a run that goes on; None while any task moves."""
+        return self.pulse.still if self.pulse else None
+
+    def edge(self) -> float:
+        """The time up to which lanes can be shown, in seconds of the trace: of a run that goes on,
+        never before what was shown; of one that stands still, now.
+        """
+        if not self.active:
+            return self.digest.edge()
+        now = self.pulse.now if self.pulse and self.still else self.digest.edge()
+        self._shown = max(self._shown, now)
+        return self._shown
+
+    def progress(self) -> str:
+        """Say how far the run is, or the reason for its standstill."""
+        state = f"**{self.label}** {'has' if self.state == 'failed' else 'is'} {self.state}"
+        if self.still and (math.isfinite(self.digest.zero) or self.still.certain):
+            return f"**{self.label}** has been {self.still.brief}: {self.still.words}"
+        if steps := self.steps():
+            return f"{state}: {steps}"
+        why = f": {self.still.words}" if self.still else ""
+        return state + (f"; no step is done yet{why}" if self.active else "")
+
+    def note(self, alone: bool) -> str:
+        """Say what needs attention: the failure of the run, or a standstill. On a board of its own
+        (`alone`) the headline tells of a standstill, and this is the progress.
+        """
+        if self.still and alone:
+            return self.steps().capitalize()
+        return f"{self.still.brief}: {self.still.words}." if self.still else self.failure
+
+    def steps(self) -> str:
+        """Count the steps done, with the loss by then; empty before the first."""
+        losses, of = ", ".join(self._losses()), f" of {self._steps:,}" if self._steps else ""
+        done = f"step {self.digest.steps_done:,}{of}, {losses} (mean of {WINDOW} batches)"
+        return done if losses else ""
+
+    def _losses(self) -> list[str]:
+        """The losses by now, each with its name."""
+        named = self.digest.by_name.items()
+        return [f"{name} {curve.last:.3g}" for name, curve in named if curve.last is not None]
+
+    def summary(self, explained: bool = False) -> str:
+        """The figures of the run so far, in one line. They cover its whole time, except for the
+        throughput of a run that goes on. `explained`: say what the loss is, where no headline does.
+        """
+        digest, losses, still = self.digest, " · ".join(self._losses()), self.still
+        speed = None if still else digest.losses.rate(over=2.0 if self.active else math.inf)
+        of, accuracy = f" (mean of {WINDOW} batches)" * explained, digest.accuracies.last
+        idle = [share for task, share in digest.idle.items() if task.startswith("worker:")]
+        parts = [
+            still.brief if still else "",
+            f"{speed:,.0f} examples/s" if speed else "",
+            f"{losses}{of}" if losses else "",
+            f"accuracy {accuracy:.3g}" if accuracy is not None else "",
+            f"workers waited {sum(idle) / len(idle):.0%} of the run" if idle else "",
+        ]
+        if self.active and self._steps and losses:
+            parts.append(f"{min(1.0, digest.steps_done / self._steps):.0%} done")
+        return " · ".join(filter(None, parts))
+
+    def memory(self) -> str:
+        """Sum up the memory of the fullest task in a line; empty before it is known."""
+        known = self.digest.memory
+        fullest = max(known, key=lambda task: sum(known[task].values()), default=None)
+        return f"memory of {fullest}: {measures.memory_line(known[fullest])}" if fullest else ""
+
+    def hosts(self) -> str:
+        """List the tasks of each host or node, and the error of its clock, in a line; empty for
+        a single one.
+        """
+        places, words = self.spec.places, []
+        for host in self.spec.all_hosts:
+            tasks = [task for task, place in places.items() if place == host]
+            unsure = max((self.digest.unsure.get(task, 0.0) for task in tasks), default=0.0)
+            clock = f" (clock \u00b1{1000 * unsure:.2g} ms)" if unsure else ""
+            kind = "node " if self.spec.on_nodes else "host:"
+            words.append(f"{kind}{host}: {names(tasks)}{clock}")
+        return " \u00b7 ".join(words) if len(words) > 1 else ""
+
+    def details(self) -> str:
+        """The same and more, in lines."""
+        stale = sorted(self.digest.updates.staleness.items())
+        updates = ", ".join(f"{n:,} of staleness {s}" for s, n in stale)
+        mine = self.run.trace.all(Update, self.spec.tasks[0])
+        if len(named := Counter(update.variables for update in mine)) > 1:  # by optimizer
+            updates += "; " + ", ".join(f"{n:,} of {name}" for name, n in named.items())
+        parts = [
+            f"{self.label}: {self.state}",
+            self.summary(),
+            f"updates: {updates or 'none'}",
+            self.memory(),
+            self.hosts(),
+            f"{self.reality.word}: {self.reality.why}",
+            self.failure,
+        ]
+        return "\n  ".join(filter(None, parts))
 
 
 class View:
-    """Runs side by side. `look` brings it up to date; all else describes what was seen then.
+    """Runs side by side. `update` brings it up to date; all else describes what was seen then.
 
     `hidden`: which of `HIDEABLE` a board does not show.
     """
 
     hidden: tuple[str, ...] = ()
 
-    def __init__(self, runs: Mapping[str, Watched], race: Raced | None = None) -> None:
+    def __init__(self, runs: Mapping[str, Watched], race: Raced = None) -> None:
         self.sides = [Side(label, run) for label, run in runs.items()]
-        self.race, self.fairness, self.logarithmic = race, "", False
-        self._looked, self._span, self._drawn = False, lanes.span_for([]), set[int]()
+        self.race, self.fairness = race, ""
+        self._read, self._span, self._drawn = False, plots.span_for([]), set[int]()
         self.given = Goal.given(race.target_loss, race.target_accuracy) if race else None
         self._fair: bool | None = None
+        self._alone = len(self.sides) == 1
 
-    def look(self) -> bool:
-        """Take in what is new; whether anything was.
-
-        Once a race is over, it is asked whether it was fair.
-        """
-        news, self._looked = any([side.look() for side in self.sides]), True
+    def update(self) -> None:
+        """Take in what is new. Once a race is over, it is asked whether it was fair."""
+        news, self._read = any([side.update() for side in self.sides]), True
         if news and self.over and self.race is not None:
             fairness = self.race.comparison.fairness
             self._fair = fairness.fair
             if not (self._failed or "fairness" in self.hidden):
                 self.fairness = " ".join(filter(None, (fairness.why, fairness.advice)))
         active = [side for side in self.sides if side.active]
-        self._span = lanes.span_for([s.digest for s in active or self.sides], self._span)
+        self._span = plots.span_for([s.digest for s in active or self.sides], self._span)
         for seconds in (side.still.seconds for side in active if side.still):
             self._span = max(self._span, round_up(min(1.3 * seconds, LONGEST)))
-        return news
 
     def names(self) -> list[str]:
         """The phases and fates that its lanes have shown so far, for the legend."""
-        return [name for what, name in enumerate(lanes.NAMES) if what in self._drawn]
+        return [name for what, name in enumerate(plots.NAMES) if what in self._drawn]
 
     @property
     def over(self) -> bool:
@@ -77,10 +210,10 @@ class View:
 
     @property
     def standing(self) -> Standing:
-        """How the runs stand if they race each other."""
-        shown = [(side.label, side.state, side.digest) for side in self.sides]
+        """The standing of the runs if they race each other."""
+        shown = ((side.label, side.state, side.digest) for side in self.sides)
         entries = {label: Entry(state, d.losses, d.accuracies) for label, state, d in shown}
-        return Standing(entries, self.given, self._fair, _bold)
+        return Standing(entries, self.given, self._fair, "**{}**".format)
 
     @property
     def goal(self) -> Goal | None:
@@ -88,78 +221,71 @@ class View:
 
         None for a single run, and while one of them has no loss.
         """
-        alone = len(self.sides) == 1
-        if not self.given and (alone or any(s.digest.losses.record is None for s in self.sides)):
-            return None
-        return self.standing.goal
+        lossless = any(side.digest.losses.record is None for side in self.sides)
+        return self.standing.goal if self.given or not (self._alone or lossless) else None
 
-    def panels(self) -> list[Panel]:
+    def panels(self) -> list[plots.Panel]:
         """The charts; with one of the test accuracy if that is measured on the way. Of several
         losses, each has a chart over time.
         """
-        losses = [side.digest.losses for side in self.sides]
-        names = list(dict.fromkeys(name for s in self.sides for name in s.digest.by_name))
-        axes, found = ("seconds", "examples")[: 1 if len(names) > 1 else 2], list[Panel]()
-        for name in names or ["loss"]:
-            curves = [side.digest.by_name.get(name, EMPTY) for side in self.sides]
-            found += [progress(name, over, curves, self.goal) for over in axes]
+        digests = [side.digest for side in self.sides]
+        losses = list(dict.fromkeys(name for d in digests for name in d.by_name)) or ["loss"]
+        axes = ("seconds", "examples")[: 1 if len(losses) > 1 else 2]
+        curves = {name: [d.by_name.get(name, EMPTY) for d in digests] for name in losses}
+        asked = [(name, over) for name in losses for over in axes]
         if any(side.spec.evaluate_every for side in self.sides):
-            accuracies = [side.digest.accuracies for side in self.sides]
-            found.append(progress("accuracy", "seconds", accuracies, self.goal))
-        found.append(throughput(losses, [side.still_since() for side in self.sides]))
-        found = [replace(panel, marks=self._marks(panel.x)) for panel in found]
-        now = max(panel.wide for panel in found if panel.x == "seconds")
-        yet = "" if self.over else " yet"
-        return [
-            replace(
-                panel,
-                until=now if panel.x == "seconds" else 0.0,  # one clock, one axis
-                log=None if panel.log is None else self.logarithmic,
-                empty=f"no {panel.y.split(',')[0]} reported{yet}",
-            )
-            for panel in found
-        ]
+            curves["accuracy"] = [d.accuracies for d in digests]
+            asked.append(("accuracy", "seconds"))
+        panels = [plots.progress(name, over, curves[name], self.goal) for name, over in asked]
+        stood = [s.edge() - s.digest.zero if s.still else None for s in self.sides]
+        panels.append(plots.throughput([d.losses for d in digests], stood))
+        for panel in panels:
+            panel.marks = self._marks(panel.x)
+        return panels
+
+    def plain(self) -> list[dict[str, Any]]:
+        """The charts as the page takes them."""
+        return [panel.plain() for panel in self.panels()]
 
     def _marks(self, over: str) -> list[tuple[float, str, str]]:
         """List the marks since the clock started, for a chart over `seconds` or `examples`."""
-        found = []
+        marks = []
         for side in self.sides:
-            curve, label = side.digest.losses, "" if len(self.sides) == 1 else f" of {side.label}"
+            label = "" if self._alone else f" of {side.label}"
             for mark in side.digest.life.marks():
                 if (at := mark.at - side.digest.zero) > 0:
-                    said = f"{mark.word}: {', '.join(mark.who)}{label}, at {at:.1f} s"
-                    place = at if over == "seconds" else curve.examples_at(at)
-                    found.append((place, mark.word, said))
-        return sorted(found, key=lambda mark: mark[0])  # in one place: in the order of time
+                    words = f"{mark.word}: {', '.join(mark.who)}{label}, at {at:.1f} s"
+                    place = at if over == "seconds" else side.digest.losses.examples_at(at)
+                    marks.append((place, mark.word, words))
+        return sorted(marks, key=lambda mark: mark[0])  # in one place: in the order of time
 
-    def lanes(self, side: Side, columns: int) -> tuple[TimeWindow, list[Lane]]:
+    def lanes(self, side: Side, columns: int) -> tuple[plots.TimeWindow, list[plots.Lane]]:
         """The lanes of a side, in a window as long as that of the others."""
         end, zero = side.edge(), side.digest.zero
-        window = TimeWindow(end - self._span, end, zero if zero < end else 0.0)
+        window = plots.TimeWindow(end - self._span, end, zero if zero < end else 0.0)
         going_on = side.pulse.going_on if side.pulse else ()
-        found = lanes.lanes(side.digest, window, columns, going_on)
-        for lane in found:
+        drawn = plots.lanes(side.digest, window, columns, going_on)
+        for lane in drawn:
             self._drawn.update(lane.cells.tolist(), lane.hidden.tolist())
-        return window, found
+        return window, drawn
 
     def headline(self) -> str:
-        """Who is ahead or has won, or how far a single run is."""
-        if not self._looked:
-            doing = "what it recorded is being read" if self.over else "starting\u2026"
-            return f"{_names([side.label for side in self.sides])}: {doing}"
-        if len(self.sides) == 1:
-            return self.sides[0].how_far()
+        """Say who is ahead or has won, or how far a single run is."""
+        if not self._read:
+            return f"{_names([side.label for side in self.sides])}: starting\u2026"
+        if self._alone:
+            return self.sides[0].progress()
         if self._failed and not self.over:
             others = _names([side.label for side in self.sides if side.active])
             return f"{_names(self._failed)} failed; {others} goes on"
         return self.standing.verdict if self.over else self.standing.ahead
 
     def detail(self) -> str:
-        """What to know beside the headline: who failed, stands still or learns nothing; of a race
-        also its goal, and at the end if it was fair.
+        """Add to the headline: who failed, stands still or learns nothing; of a race also its goal,
+        and at the end if it was fair.
         """
-        standing = self._each(lambda side: side.note(alone=len(self.sides) == 1))
-        return " ".join(filter(None, [standing, self.diverged, self.fairness or self._aim()]))
+        notes = self._each(lambda side: side.note(self._alone))
+        return " ".join(filter(None, [notes, self.diverged, self.fairness or self._aim()]))
 
     @property
     def diverged(self) -> str:
@@ -169,13 +295,12 @@ class View:
 
     def _each(self, says: Callable[[Side], str]) -> str:
         """Join what is said of each side, after its label if there are several."""
-        alone = len(self.sides) == 1
-        said = [(side.label, text) for side in self.sides if (text := says(side))]
-        return " ".join(text if alone else f"{label}: {text}" for label, text in said)
+        texts = [(side.label, text) for side in self.sides if (text := says(side))]
+        return " ".join(text if self._alone else f"{label}: {text}" for label, text in texts)
 
     def _aim(self) -> str:
         """Name the goal of a race."""
-        if len(self.sides) == 1 or self._failed:
+        if self._alone or self._failed:
             return ""
         if self.goal is None:
             return "They race for the lowest loss that all reach."
@@ -196,9 +321,5 @@ class View:
         return [side.label for side in self.sides if side.state == "failed"]
 
 
-def _bold(label: str) -> str:
-    return f"**{label}**"
-
-
 def _names(labels: Sequence[str]) -> str:
-    return " and ".join(map(_bold, labels))
+    return " and ".join(f"**{label}**" for label in labels)

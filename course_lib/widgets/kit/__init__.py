@@ -9,7 +9,19 @@ from collections.abc import Iterable
 from html import escape
 from typing import Any
 
-from course_lib.widgets.kit.palette import REALITY, UNKNOWN
+# How real a thing is -> mark, colour, meaning.
+REALITY = {
+    "measured": ("●", "#009E73", "real processes, real bytes, nothing imposed"),
+    "emulated": (
+        "◐",
+        "#E69F00",
+        "real processes and bytes, but the speed of a device, a task or a link is imposed, "
+        "or a device stands for another",
+    ),
+    "simulated": ("◇", "#CC79A7", "the model ran, no process did"),
+    "unavailable": ("✕", "#D55E00", "this machine cannot do it; reason and cure stand beside it"),
+}
+UNKNOWN = ("?", "#7A7A7A", "this trace does not say how it came about")
 
 
 class Markup(str):
@@ -57,3 +69,8 @@ def badge(reality: str, why: str = "") -> Markup:
 def term(word: str, meaning: str) -> Markup:
     """A word with its meaning as tooltip, which the keyboard can reach as well."""
     return element("abbr", word, tabindex=0, title=meaning)
+
+
+def unfold(summary: str, *inside: Inside, **attributes: Any) -> Markup:
+    """An element that is shown once its summary is pressed."""
+    return element("details", element("summary", summary), *inside, **attributes)

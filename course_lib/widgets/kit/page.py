@@ -2,15 +2,16 @@
 
 import base64
 import json
+import re
+import tomllib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from html import escape
 from pathlib import Path
 
 import anywidget
 
-from course_lib.widgets.kit import Markup, element, join, svg
-
-WIDGETS = Path(__file__).parents[1]
+from course_lib.widgets.kit import REALITY, Markup, element, join, svg, unfold
 
 
 def asset(*names: str) -> str:
@@ -19,9 +20,25 @@ def asset(*names: str) -> str:
     Indentation, empty lines and `//` comment lines are left out, because the text is sent to the
     browser with every widget.
     """
-    texts = ((WIDGETS / name).read_text(encoding="utf-8") for name in names)
+    texts = ((Path(__file__).parents[1] / name).read_text(encoding="utf-8") for name in names)
     lines = (line.lstrip() for text in texts for line in text.splitlines())
     return "\n".join(line for line in lines if line and not line.startswith("//")) + "\n"
+
+
+TERMS: dict[str, str] = tomllib.loads(asset("kit/glossary.toml"))
+"""The field's terms, each explained in one sentence."""
+
+
+def glossary(texts: Iterable[str], realities: Iterable[str] = ()) -> str:
+    """The terms in some texts with their explanations, as an HTML list that can be unfolded."""
+    text = " ".join(texts)
+    terms = {term: rf"(?i)(?<![\w-]){re.escape(term)}(?![\w-])" for term in TERMS}
+    used = {term: TERMS[term] for term, pattern in terms.items() if re.search(pattern, text)}
+    used |= {word: REALITY[word][2] for word in realities}
+    if not used:
+        return ""
+    rows = [(element("dt", term), element("dd", used[term])) for term in sorted(used)]
+    return unfold("Words used here", element("dl", rows), class_="ls-words")
 
 
 def document(title: str, body: str, style: str = "") -> str:
@@ -38,18 +55,9 @@ def paper(width: float, height: float) -> Markup:
     return join((style, svg.rect(0, 0, width, height, class_="paper")))
 
 
-def same_as_text(text: str) -> Markup:
-    """A text table that can be unfolded below its picture."""
-    return element(
-        "details", element("summary", "The same as text"), element("pre", text), class_="same"
-    )
-
-
 class Card(ABC):
     """A picture in plain HTML without a script; it can fold, filter and be printed. It is shown in
     a notebook, on a page of its own, or as text.
-
-    Every public class in a file of `widgets/cards/` is offered by `course_lib.widgets`.
     """
 
     title: str
@@ -66,6 +74,9 @@ class Card(ABC):
         """Styles of this card only, besides those in `card.css`."""
         return ""
 
+    def __repr__(self) -> str:
+        return self.table()
+
     def _repr_html_(self) -> str:
         body = self.body()
         for tag in ("summary", "select"):  # keep their keys: in JupyterLab, "b" would add a cell
@@ -74,8 +85,7 @@ class Card(ABC):
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the same card, which needs no kernel and no network."""
-        narrow = "body { max-width: 1240px; }"
-        return save(path, document(self.title, self._repr_html_(), narrow))
+        return save(path, document(self.title, self._repr_html_(), "body { max-width: 1240px; }"))
 
 
 def card(body: str, style: str = "") -> str:
@@ -92,11 +102,12 @@ def html(widget: anywidget.AnyWidget, title: str, text: str) -> str:
     """
     inherited = {*anywidget.AnyWidget.class_trait_names(sync=True), "_anywidget_id", "_css", "_esm"}
     state = widget.get_state(sorted(set(widget.keys) - inherited)) | {"standalone": True}
+    values = json.dumps(state, default=lambda data: {"$bytes": base64.b64encode(data).decode()})
     body = [
         element("h1", title),
         element("div", id="widget"),
-        same_as_text(text),
-        _script("state", json.dumps(state, default=_base64)),
+        unfold("The same as text", element("pre", text), class_="same"),
+        _script("state", values),
         _script("script", json.dumps(str(widget._esm))),
         f'<script type="module">\n{asset("kit/standalone.js")}</script>',
     ]
@@ -108,11 +119,6 @@ def save(path: Path | str, text: str) -> Path:
     path = Path(path)
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def _base64(value: bytes | memoryview) -> dict[str, str]:
-    """Bytes as JSON, in the form that the page reads."""
-    return {"$bytes": base64.b64encode(value).decode()}
 
 
 def _script(name: str, values: str) -> str:

@@ -1,5 +1,4 @@
-"""Refuse, in one sentence with an example, what a widget cannot show; and leave a picture of its
-last state in the notebook, for all who open that without a kernel.
+"""Leave a picture of a widget's last state in the notebook, for all who open that without a kernel.
 
 On a page of JupyterLab a cell has two outputs: the widget, and its picture, which is hidden as long
 as the widget lives (`saved.css`). So a new picture changes nothing that can be seen. Where cells
@@ -9,16 +8,13 @@ shows what it can.
 """
 
 import base64
-import functools
-import inspect
 import os
 import re
-import textwrap
 import threading
 import weakref
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any
 from uuid import uuid4
 
 import anywidget
@@ -27,50 +23,14 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course_lib.errors import SpecError
-from course_lib.widgets.kit import Markup, element, page, svg
+from course_lib.widgets.kit import Markup, element, page
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 MOST = 100_000  # bytes of a picture in a notebook, in all its forms
 SOON = 1.0  # seconds from a change to its picture: more may follow
 TITLES = re.compile("<title>.*?</title>", re.DOTALL)
 BOX = re.compile(r'viewBox="0 0 (\d+) (\d+)"')
-TIPS = re.compile('<rect[^>]* class="tip".*?</rect>', re.DOTALL)
-P = ParamSpec("P")
-Self = TypeVar("Self")
-Init = Callable[Concatenate[Self, P], None]
-
-
-# --- what it is given ---
-
-
-def takes(what: str, good: Callable[..., bool]) -> Callable[[Init[Self, P]], Init[Self, P]]:
-    """Make an `__init__` raise a `SpecError` that says `what` it takes, unless its arguments fit
-    its signature and are `good`.
-    """
-
-    def of(init: Init[Self, P]) -> Init[Self, P]:
-        signature = inspect.signature(init)
-
-        @functools.wraps(init)
-        def checked(self: Self, *args: P.args, **options: P.kwargs) -> None:
-            why = ""
-            try:
-                bound = signature.bind(self, *args, **options)
-                bound.apply_defaults()
-                _, *values = bound.arguments.values()
-                fits = good(*values)
-            except TypeError as error:
-                fits, why = False, "" if "missing" in str(error) else f"{error}; "
-            if not fits:
-                shown = [*map(repr, args), *(f"{name}={it!r}" for name, it in options.items())]
-                cut = ", ".join(each if len(each) <= 60 else f"{each[:60]}..." for each in shown)
-                call = f"{type(self).__name__}({cut})".replace("\n", " ")
-                raise SpecError.of_call(call, f"{why}it takes {what}")
-            init(self, *args, **options)
-
-        return checked
-
-    return of
+STYLE = element("style", Markup(page.asset("kit/saved.css")))
 
 
 def hidden(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
@@ -78,49 +38,24 @@ def hidden(names: Sequence[str], known: Sequence[str]) -> tuple[str, ...]:
 
     Raises SpecError for an unknown name.
     """
-    if not isinstance(names, list | tuple):
-        raise SpecError("hide", names, f"a list of names: {', '.join(known)}")
     for name in names:
         if name not in known:
             raise SpecError.unknown("hide", name, known)
     return tuple(names)
 
 
-def is_run(it: Any) -> bool:
-    """Return True for a run, live or saved."""
-    there = all(hasattr(it, name) for name in ("spec", "state", "trace"))
-    return there and not isinstance(it, type)
-
-
-def are_rows(*tables: Any) -> bool:
-    """True for lists of rows, each a sequence or a mapping."""
-    return all(
-        isinstance(rows, list | tuple) and all(isinstance(row, list | tuple | dict) for row in rows)
-        for rows in tables
-    )
-
-
-# --- its picture in the notebook ---
-
-
 class Pictured:
     """A widget that leaves a picture of its last state in the notebook.
 
-    It has `picture()`, an SVG, and `table()`, text, which stands in for a picture that is too
-    large. It calls `changed()` where the picture of a moment ago is not true any more.
-    (The two are not marked abstract, as widgets have a metaclass of their own.)
+    It has `picture()`, an SVG, which raises ValueError if there is nothing to draw, and `table()`,
+    text, which stands in for a picture that is too large. It calls `changed()` where the picture of
+    a moment ago is not true any more.
     """
 
+    picture: Callable[..., str]
+    table: Callable[[], str]
     _place = ""  # the id of its picture among the outputs; empty before it is shown
     _late: threading.Timer | None = None
-
-    def picture(self) -> str:
-        """Its present state as SVG. Raises ValueError if there is nothing to draw."""
-        raise NotImplementedError
-
-    def table(self) -> str:
-        """Its present state as text."""
-        raise NotImplementedError
 
     def still(self, path: Path | str, *which: Any, **options: Any) -> Path:
         """Write the `picture`, with options of it, to a file, and return its path."""
@@ -146,9 +81,8 @@ class Pictured:
 
     def changed(self) -> None:
         """Leave a new picture soon, from a thread: the kernel may be busy."""
-        if self._place and "JPY_SESSION_NAME" in os.environ and not unwatched():
-            if self._late and self._late.is_alive():
-                return
+        watched = self._place and "JPY_SESSION_NAME" in os.environ and not unwatched()
+        if watched and not (self._late and self._late.is_alive()):
             self._late = threading.Timer(SOON, self.leave)
             self._late.daemon = True
             self._late.start()
@@ -157,7 +91,8 @@ class Pictured:
         try:
             return bundle(self.picture(), repr(self))
         except ValueError:  # nothing to draw, or too much
-            return bundle(words(self.table()), repr(self))
+            text = element("pre", self.table()[:8000], class_="ls-saved")
+            return {"text/html": STYLE + text, "text/plain": repr(self)}
 
 
 class Scripted(Pictured, anywidget.AnyWidget):
@@ -174,25 +109,16 @@ def bundle(picture: str, description: str) -> dict[str, str]:
 
     Raises ValueError if it is too large.
     """
-    small = TITLES.sub("", TIPS.sub("", picture))  # tips, which an image does not show
+    small = TITLES.sub("", picture)  # an image does not show them
     small = BOX.sub(r'\g<0> width="\1" height="\2"', small, count=1)  # or it fills the page
     code = base64.b64encode(small.encode()).decode()
     style = {"class_": "ls-saved", "style": "max-width:100%"}
     image = element("img", alt=description, src=f"data:image/svg+xml;base64,{code}", **style)
-    html = element("style", Markup(page.asset("kit/saved.css"))) + image
+    html = STYLE + image
     if len(html) > MOST:
         raise ValueError(f"a picture of {len(html)} bytes is more than {MOST}")
     forms = {"text/html": html, "text/plain": description}
     return forms | ({"image/svg+xml": small} if len(html) + len(small) <= MOST else {})
-
-
-def words(text: str) -> str:
-    """Lines of text as SVG."""
-    lines = [part for line in text[:8000].splitlines() for part in textwrap.wrap(line, 150) or [""]]
-    style = {"class_": "ink", "font_family": "monospace", "style": "white-space:pre"}
-    rows = [svg.text(16, 26 + 20 * row, line, **style) for row, line in enumerate(lines)]
-    size = 1248, 32 + 20 * len(lines)
-    return svg.picture(*size, lines[0] if lines else "", page.paper(*size), rows)
 
 
 def unwatched() -> bool:

@@ -2,7 +2,6 @@
 moves and whose gradients each chunk holds.
 """
 
-import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
@@ -15,9 +14,8 @@ from course_lib import text
 from course_lib.collectives.algorithms import Algorithm
 from course_lib.errors import SpecError
 from course_lib.spec.fields import Link, parse_bytes
-from course_lib.text import count
 from course_lib.widgets.kit import page
-from course_lib.widgets.kit.widget import Scripted, hidden, takes
+from course_lib.widgets.kit.widget import Scripted, hidden
 from course_lib.widgets.stage.scene import PALETTE, Reduced, Setting, alike, limits, stage
 from course_lib.widgets.stage.still import still_svg
 
@@ -27,7 +25,6 @@ CLOCKS = ("rounds", "simulated", "measured")
 HEADS = ("", "rounds", "a rank sends", "busiest link", "time", "bus bandwidth", "")
 PAST = "These were carried out as they are: settings cannot be changed."
 
-CROWD = 4  # workers a core; with more than that, the button asks once more
 STARTING = "Starting real processes on this machine"
 STOPPED = "You stopped it: its processes are gone, and nothing of it is shown."
 
@@ -45,8 +42,8 @@ class AllReduceStage(Scripted):
     the transfer that breaks it, and the stage says why. `bytes`: what each worker brings. `link`:
     the link of each host, in the simulation and in a real run. Sliders change workers, hosts, bytes
     and links; each change is simulated anew. `run`: the function that carries algorithms out when
-    the button is pressed, on a machine with so many `cores`. `hide` names figures that have not
-    been explained yet: "busiest link", "bus bandwidth".
+    the button is pressed. `hide` names figures that have not been explained yet: "busiest link",
+    "bus bandwidth".
 
     `clock` ("rounds", "simulated" or "measured"), `at` (a round, or seconds), `playing` and `speed`
     can be set from a cell, too. Raises SpecError for impossible settings.
@@ -65,16 +62,6 @@ class AllReduceStage(Scripted):
     busy = t.Bool(False).tag(sync=True)
     runnable = t.Bool(False).tag(sync=True)
 
-    @takes(
-        "names of algorithms, functions, or results of allreduce, and settings by name: "
-        'AllReduceStage("ring", "tree", workers=8, link=Link(mbit=200))',
-        lambda algorithms, workers, hosts, bytes, link, run, cores, hide: (
-            all(isinstance(a, str) or callable(a) or hasattr(a, "schedule") for a in algorithms)
-            and isinstance(link, Link | None)
-            and (run is None or callable(run))
-            and isinstance(cores, int)
-        ),
-    )
     def __init__(
         self,
         *algorithms: str | Algorithm | Reduced,
@@ -83,20 +70,24 @@ class AllReduceStage(Scripted):
         bytes: int | str = "4MiB",
         link: Link | None = None,
         run: Carry | None = None,
-        cores: int = 0,
         hide: Sequence[str] = (),
     ) -> None:
+        for given in algorithms:
+            if not (isinstance(given, str) or callable(given) or hasattr(given, "schedule")):
+                allowed = 'names, functions or results of allreduce: AllReduceStage("ring", "tree")'
+                raise SpecError("algorithms", given, allowed)
+        if not isinstance(link, Link | None):
+            raise SpecError("link", link, "a link: AllReduceStage(link=Link(mbit=200))")
         self.hidden = hidden(hide, HIDEABLE)
         self.algorithms = algorithms or ("ring", "hierarchical")
         done = [a for a in self.algorithms if not isinstance(a, str) and not callable(a)]
-        self.run, self.cores, self.past = run, cores, PAST if done else ""
+        self.run, self.past = run, PAST if done else ""
         if done:
             workers, hosts, bytes, link = alike(done)
         setting = Setting.of(workers, hosts, parse_bytes(bytes), link)
         self._show(replace(setting, imposed=limits(link) if done else ""))
-        settings, runnable = self.scene["settings"], run is not None and not done
-        on = "measured" if done else "rounds"
-        super().__init__(settings=settings, runnable=runnable, clock=on)
+        clock, runnable = ("measured", False) if done else ("rounds", run is not None)
+        super().__init__(settings=self.scene["settings"], runnable=runnable, clock=clock)
         self.runner: threading.Thread | None = None
         self._going: Any = None  # the run with real processes
         self._cancelled = False
@@ -116,22 +107,13 @@ class AllReduceStage(Scripted):
         return "\n".join([self.setting.words("simulated")["about"], *facts, *problems])
 
     def picture(self, round: int | None = None) -> str:
-        """An SVG picture: the state after `round` rounds, and what moves next. Default: where it
-        stands now, if it has been moved, or else half of the shortest.
+        """An SVG picture: the state after `round` rounds, and what moves next. Default: the present
+        round, if it has been moved on the clock of rounds, or else half of the shortest.
         """
         about = self.setting.words("simulated")["about"]
-        round = self._rounds if round is None else round
+        if round is None and self.clock == "rounds":
+            round = int(self.at) or None
         return still_svg(self.staged, self.setting.bytes, about, round)
-
-    @property
-    def _rounds(self) -> int | None:
-        """The number of rounds that are over at the present moment; None at the start."""
-        if self.clock == "rounds" or not self.at:
-            return int(self.at) or None
-        clocks = [(one.clocks[self.clock], one.played) for one in self.staged if one.played]
-        whole = max(clock["seconds"] for clock, _ in clocks)
-        longest = max(played.length for _, played in clocks if played)
-        return int(self.at / whole * longest)
 
     def carry_out(self) -> None:
         """Carry the algorithms out in real processes, on a thread, and play their measured moments.
@@ -155,18 +137,6 @@ class AllReduceStage(Scripted):
         self._going, self.status = run, f"{len(run.tasks)} processes carry out {what}"
         if self._cancelled:
             run.stop()
-
-    @property
-    def crowded(self) -> str:
-        """A warning of so many workers on so few cores; "" for few enough."""
-        workers, each = self.setting.workers, self.setting.workers / (self.cores or math.inf)
-        if each <= CROWD:
-            return ""
-        return (
-            f"{workers} workers on {count(self.cores, 'core')}: {each:.0f} of them take turns on "
-            "each core. That takes long, keeps this machine busy, and its times say little about a "
-            "cluster. Press again to run it all the same."
-        )
 
     def _carry(self, run: Carry, setting: Setting) -> None:
         size, where = setting.bytes, (setting.workers, setting.hosts)
@@ -214,7 +184,4 @@ class AllReduceStage(Scripted):
         if content.get("stop"):
             self.cancel()
         elif content.get("run"):
-            if self.crowded and self.status != self.crowded and not self.busy:
-                self.status = self.crowded
-            else:
-                self.carry_out()
+            self.carry_out()

@@ -4,29 +4,17 @@ when each began and ended, and where a wrong schedule breaks.
 The scripts in this folder decide where all that stands on the screen.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any, Protocol
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from course_lib.collectives import (
-    Problem,
-    Round,
-    Schedule,
-    State,
-    Transfer,
-    build,
-    simulate,
-    verify,
-)
-from course_lib.collectives.algorithms import Algorithm, find
+from course_lib.collectives import Round, Schedule, State, build, simulate, verify
+from course_lib.collectives.algorithms import find
 from course_lib.collectives.cost import AlphaBeta, Topology, bus_bandwidth, cost
 from course_lib.collectives.verify import goal, sound, whole
 from course_lib.errors import SpecError, line_of
@@ -34,11 +22,11 @@ from course_lib.record.events import Message
 from course_lib.record.trace import Trace
 from course_lib.spec.fields import Link
 from course_lib.text import amount, count
-from course_lib.widgets.kit.palette import WORKER
+from course_lib.widgets.kit import svg
 
 # Workers in order get cool colours in the first half and warm ones in the second, so that two hosts
 # can be messages apart.
-PALETTE = (WORKER[0], WORKER[5], WORKER[2], "ink", WORKER[1], WORKER[4], WORKER[6], WORKER[3])
+PALETTE = ["ink" if i == 7 else svg.WORKER[i] for i in (0, 5, 2, 7, 1, 4, 6, 3)]
 FINEST = 65535  # times are sent as this many parts of the whole time
 MIDDLE = 0.35  # on the clock of rounds, a transfer is half-way after this share of its round
 ITEMSIZE = 4  # bytes of an element: float32, as in `allreduce`
@@ -46,85 +34,48 @@ ITEMSIZE = 4  # bytes of an element: float32, as in `allreduce`
 LIMITS = {"workers": 32, "ranks": 64, "chunks": 4096, "transfers": 20_000}
 
 
-class Reduced(Protocol):
-    """An all-reduce that has been carried out, as `course_lib.allreduce` returns it.
-
-    `seconds` is the quickest of several calls.
-    """
-
-    @property
-    def schedule(self) -> Schedule: ...
-    @property
-    def trace(self) -> Trace: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-    @property
-    def reality(self) -> str: ...
-    @property
-    def link(self) -> Link | None: ...
+Reduced = Any
+"""An all-reduce that has been carried out, as `course_lib.allreduce` returns it: it has `schedule`,
+`trace`, `bytes`, `seconds` (of the quickest of several calls), `reality` and `link`.
+"""
 
 
-@dataclass(frozen=True)
 class Played:
-    """The part of a schedule that is played: all of it, or the rounds up to the one that breaks.
+    """The part of a `schedule` that is played: all of it, or the rounds up to the one that breaks.
+    Raises SpecError if it is too large to be looked at.
 
     `length`: the rounds of the whole schedule. `problem`: the reason for the break; None if the
-    schedule is right.
+    schedule is right. `transfers`: all that are played, with their rounds. `blamed`: the number of
+    the transfer to blame, or the last of several such; None if it is missing or cannot be drawn.
+    `cell`: the rank and the chunk to point at, if there is such a place. `sound`: the rounds before
+    the one in which it breaks; all, if nothing can be pointed at.
     """
 
-    schedule: Schedule
-    length: int
-    problem: Problem | None = None
-
-    @classmethod
-    def of(cls, schedule: Schedule) -> Played:
-        """Verify a schedule. Raises SpecError if it is too large to be looked at."""
-        transfers = sum(map(len, schedule.rounds))
-        sizes = (schedule.workers, schedule.ranks, schedule.chunks, transfers)
+    def __init__(self, schedule: Schedule) -> None:
+        self.schedule, self.length, self.problem = schedule, len(schedule.rounds), None
+        sizes = (schedule.workers, schedule.ranks, schedule.chunks, sum(map(len, schedule.rounds)))
         for (name, most), size in zip(LIMITS.items(), sizes, strict=True):
             if size > most:
                 raise SpecError(name, size, f"the stage shows {most} at most")
-        length, proof = len(schedule.rounds), verify(schedule)
-        if proof:
-            return cls(schedule, length)
-        blamed = [problem for problem in proof.problems if problem.transfer]
-        problem = min(blamed, key=lambda p: p.round, default=proof.problems[0])
-        end = problem.round + 1 if blamed else length
-        kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:end]]
-        return cls(replace(schedule, rounds=kept), length, problem)
-
-    @cached_property
-    def transfers(self) -> list[tuple[int, Transfer]]:
-        """All transfers with their rounds, in order."""
-        return [(number, t) for number, r in enumerate(self.schedule.rounds) for t in r]
-
-    @cached_property
-    def blamed(self) -> int | None:
-        """The number of the transfer to blame, or the last of several such; None if it is missing
-        or cannot be drawn.
-        """
-        at = self.problem and (self.problem.round, self.problem.transfer)
-        return max((i for i, each in enumerate(self.transfers) if each == at), default=None)
-
-    @cached_property
-    def cell(self) -> tuple[int, int] | None:
-        """The rank and the chunk to point at, if there is such a place."""
-        t = self.problem.transfer if self.problem else None
-        if t is None or not 0 <= t.chunk < self.schedule.chunks:
-            return None
-        ranks = (rank for rank in (t.dst, t.src) if 0 <= rank < self.schedule.ranks)
-        return next(((rank, t.chunk) for rank in ranks), None)
-
-    @property
-    def sound(self) -> int:
-        """The rounds before the one in which it breaks; all, if nothing can be pointed at."""
-        return self.problem.round if self.problem and self.cell else len(self.schedule.rounds)
+        proof, at, cells = verify(schedule), None, []
+        if not proof:
+            named = [problem for problem in proof.problems if problem.transfer]
+            self.problem = min(named, key=lambda p: p.round, default=proof.problems[0])
+            end, t = self.problem.round + 1 if named else self.length, self.problem.transfer
+            kept = [Round.of(t for t in r if sound(schedule, t)) for r in schedule.rounds[:end]]
+            self.schedule, at = replace(schedule, rounds=kept), (self.problem.round, t)
+            cells = [(rank, t.chunk) for rank in (t.dst, t.src)] if t else []
+        inside = range(schedule.ranks), range(schedule.chunks)
+        drawn = (cell for cell in cells if cell[0] in inside[0] and cell[1] in inside[1])
+        self.cell = next(drawn, None)
+        self.transfers = [(number, t) for number, r in enumerate(self.schedule.rounds) for t in r]
+        self.blamed = max((i for i, t in enumerate(self.transfers) if t == at), default=None)
+        pointed = self.problem if self.cell else None
+        self.sound = pointed.round if pointed else len(self.schedule.rounds)
 
 
 @dataclass(frozen=True)
-class StagedAlgorithm:
+class Staged:
     """An algorithm on the stage: what is played of its schedule, and its `clocks` (name -> what
     `clock` returns); or the `error` because of which nothing can be played.
     """
@@ -150,9 +101,7 @@ class StagedAlgorithm:
         columns = np.array([t[:3] for _, t in transfers], dtype=np.uint16).reshape(-1, 3)
         src, dst, chunk = columns.T
         rounds = [number for number, _ in transfers]
-        wants = [
-            [goal(schedule, rank, c) is not None for c in chunks] for rank in range(schedule.ranks)
-        ]
+        wants = [[goal(schedule, r, c) is not None for c in chunks] for r in range(schedule.ranks)]
         return {
             "label": self.label,
             "workers": schedule.workers,
@@ -170,21 +119,21 @@ class StagedAlgorithm:
             "wants": _bits(wants),
             "whole": [whole(schedule, c) for c in chunks],
             "clocks": self.clocks,
-            "stop": self._stop(self.played),
+            "stop": self._stop(),
         }
 
-    def _stop(self, played: Played) -> dict[str, Any] | None:
+    def _stop(self) -> dict[str, Any] | None:
         """The break of a wrong schedule, with the moment on each clock `at` which the picture
         stops: in the middle of the transfer to blame, or else after the rounds before it; nowhere
         if a transfer is missing.
         """
-        if not (problem := played.problem):
+        played = self.played
+        if not (played and played.problem):
             return None
-        at = {name: each["stop"] for name, each in self.clocks.items() if played.cell}
-        if played.cell:
-            at["rounds"] = problem.round + MIDDLE
-        place = {"round": problem.round, "transfer": played.blamed, "cell": played.cell}
-        return place | {"text": problem.text, "at": at}
+        at = {name: each["stop"] for name, each in self.clocks.items()}
+        at["rounds"] = played.problem.round + MIDDLE
+        place = {"round": played.problem.round, "transfer": played.blamed, "cell": played.cell}
+        return place | {"text": played.problem.text, "at": at if played.cell else {}}
 
     @property
     def problem(self) -> str:
@@ -228,13 +177,13 @@ def clock(
     messages: dict[tuple[int, str, str, int], deque[Message]] = defaultdict(deque)
     for m in trace.all(Message):
         messages[m.round, m.src, m.dst, m.chunk].append(m)
-    task, sent = played.schedule.task, []
-    for number, t in played.transfers:
-        queue = messages[number, task(t.src), task(t.dst), t.chunk]
-        if not queue:
-            missing = f"it has no message {t} in round {number}"
-            raise SpecError("trace", repr(trace), f"a trace of {played.schedule!r}: {missing}")
-        sent.append(queue.popleft())
+    task = played.schedule.task
+    queues = [messages[n, task(t.src), task(t.dst), t.chunk] for n, t in played.transfers]
+    try:
+        sent = [queue.popleft() for queue in queues]
+    except IndexError:
+        allowed = f"a trace of {played.schedule!r}: it has no message of one of its transfers"
+        raise SpecError("trace", repr(trace), allowed) from None
     times = np.array([[m.start for m in sent], [m.end for m in sent]])
     times -= times.min(initial=np.inf) if sent else 0.0
     traced = float(times.max(initial=0.0))
@@ -274,12 +223,9 @@ class Setting:
         for name, most in (("workers", LIMITS["workers"]), ("hosts", self.workers)):
             if not isinstance(value := getattr(self, name), int) or not 1 <= value <= most:
                 raise SpecError(name, value, f"a whole number from 1 to {most}")
-        for name in ("inside", "between"):
-            if not 0 < getattr(self, name) < math.inf:
-                raise SpecError(name, getattr(self, name), "bytes a second, above 0, not infinite")
 
     @classmethod
-    def of(cls, workers: int, hosts: int, nbytes: int, link: Link | None) -> Setting:
+    def of(cls, workers: int, hosts: int, nbytes: int, link: Link | None) -> Self:
         """The setting with usual links; between hosts with `link`, as far as it says how fast."""
         usual = Topology()
         inter = usual.inter
@@ -298,8 +244,8 @@ class Setting:
     @property
     def link(self) -> Link | None:
         """The link of each host, to be imposed on real processes."""
-        real = Link(mbit=self.between * 8e-6, delay_ms=1000 * self.delay)
-        return real if self.hosts > 1 else None
+        link = Link(mbit=self.between * 8e-6, delay_ms=1000 * self.delay)
+        return link if self.hosts > 1 else None
 
     def words(self, clock: str) -> dict[str, str]:
         """Make the words at hosts and links, and a sentence of the whole setting."""
@@ -310,7 +256,7 @@ class Setting:
             held = f", links between hosts held to {self.imposed}" if self.imposed else ""
             about += f"; real processes on this machine{held}."
             return {"inside": "shared memory", "between": self.imposed or "TCP", "about": about}
-        links = f"{inside} inside a host" + (f", {between} between hosts" if self.hosts > 1 else "")
+        links = f"{inside} inside a host" + f", {between} between hosts" * (self.hosts > 1)
         return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}
 
 
@@ -330,11 +276,9 @@ def in_words(rate: float, delay: float = 0.0) -> str:
     """The speed (bytes a second) and the delay (seconds) of a link, as far as it has them:
     "10 Mbit/s and 5 ms".
     """
-    mbit, late = round(8 * rate / 1e6, 3), f"{1000 * delay:g} ms"
-    if mbit == math.inf:
-        return f"a delay of {late}" if delay else ""
+    mbit = round(rate * 8e-6, 3)
     speed = f"{mbit / 1e3:g} Gbit/s" if mbit >= 1e3 else f"{mbit:g} Mbit/s"
-    return f"{speed} and {late}" if delay else speed
+    return " and ".join([speed] * (mbit < math.inf) + [f"{1000 * delay:g} ms"] * (delay > 0))
 
 
 def limits(link: Link | None) -> str:
@@ -342,26 +286,22 @@ def limits(link: Link | None) -> str:
     return in_words(link.bytes_per_second, link.delay) if link else ""
 
 
-def stage(
-    algorithm: str | Algorithm | Reduced, setting: Setting, done: Reduced | None = None
-) -> StagedAlgorithm:
+def stage(algorithm: str | Reduced, setting: Setting, done: Reduced = None) -> Staged:
     """Build, verify and simulate an algorithm, unless it was carried out already. What a learner's
     function raises becomes the `error`.
     """
-    if isinstance(algorithm, str) or callable(algorithm):
-        function = find(algorithm)
-        name = getattr(function, "__name__", "").replace("<lambda>", "")
-        try:
-            schedule = done.schedule if done else build(function, setting.workers, setting.hosts)
-            played = Played.of(schedule)
-        except Exception as error:  # whatever a learner's function raises is the answer
-            words = str(error)
-            if not isinstance(error, SpecError):
-                words = f"{name or 'the function'} raises {type(error).__name__}: {error}"
-                words += line_of(error, function)
-            return StagedAlgorithm(name or "your function", None, {}, words)
-    else:
-        done, played, name = algorithm, Played.of(algorithm.schedule), ""
+    named = isinstance(algorithm, str) or callable(algorithm)
+    function, done = (find(algorithm), done) if named else (None, algorithm)
+    name = getattr(function, "__name__", "").replace("<lambda>", "")
+    try:
+        schedule = done.schedule if done else build(algorithm, setting.workers, setting.hosts)
+        played = Played(schedule)
+    except Exception as error:  # whatever a learner's function raises is the answer
+        words = str(error)
+        if not isinstance(error, SpecError):
+            words = f"{name or 'the function'} raises {type(error).__name__}: {error}"
+            words += line_of(error, function)
+        return Staged(name or "your function", None, {}, words)
     nbytes, topology = setting.bytes, setting.topology
     model = simulate(played.schedule, nbytes, topology, itemsize=ITEMSIZE, trace=True)
     clocks = {"simulated": clock(played, model.trace or Trace(), nbytes, "simulated")}
@@ -369,4 +309,4 @@ def stage(
         which = "simulated" if done.reality == "simulated" else "measured"
         took = None if played.problem else done.seconds
         clocks[which] = clock(played, done.trace, done.bytes, done.reality, took)
-    return StagedAlgorithm(name or played.schedule.name, played, clocks)
+    return Staged(name or played.schedule.name, played, clocks)

@@ -8,22 +8,21 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from course_lib.collectives import State, Transfer, cost
 from course_lib.collectives.verify import goal, members
 from course_lib.text import amount
 from course_lib.widgets.kit import Inside, Markup, element, join, svg
-from course_lib.widgets.kit.palette import INK
-from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Played, StagedAlgorithm
+from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Played, Staged
 
 WIDTH, LABEL, ROW, TOP, GAP = 620, 30, 44, 80, 12  # of one algorithm's picture
 MOST_CELLS = 120  # chunks of ranks in a film: it is to stay below 100 kB
 WRONG = "#C02F00"  # no worker has this colour
-HEADS = join((svg.arrow_head("head", INK, 7), svg.arrow_head("alarm", WRONG, 7)))
+HEADS = join((svg.arrow_head("head", svg.INK, 7), svg.arrow_head("alarm", WRONG, 7)))
 
 
-def still_svg(
-    staged: Sequence[StagedAlgorithm], nbytes: int, about: str, rounds: int | None = None
-) -> str:
+def still_svg(staged: Sequence[Staged], nbytes: int, about: str, rounds: int | None) -> str:
     """The algorithms side by side after `rounds` rounds (default: those before the first one that
     goes wrong, or else half of the shortest), in which each worker brings `nbytes` bytes; below
     them, what it is `about`.
@@ -38,12 +37,11 @@ def still_svg(
         rounds = min((played.sound for _, played in drawn if played.problem), default=half)
     pictures = [_Picture(played, rounds) for _, played in drawn]
     width, height = WIDTH * len(pictures), max(picture.height for picture in pictures) + 34
-    parts: list[Inside] = [HEADS]
+    parts: list[Inside] = [HEADS, svg.text(12, height - 12, about)]
     for i, ((one, played), picture) in enumerate(zip(drawn, pictures, strict=True)):
         times = [f"{c['seconds'] * 1e3:.3g} ms {c['reality']}" for c in one.clocks.values()]
         words = f"after {picture.after} of {played.length} rounds; in all {', '.join(times)}"
         parts.append(_placed(i * WIDTH, 0, picture.draw(one.label, words, nbytes)))
-    parts.append(svg.text(12, height - 12, about))
     title = f"{' beside '.join(one.label for one, _ in drawn)}, after {rounds} rounds"
     return svg.picture(width, height, title, parts)
 
@@ -61,14 +59,14 @@ def film_svg(played: Played, across: float = 1000) -> str:
     """
     schedule = played.schedule
     width = max(150.0, LABEL + 20 + 3 * GAP + schedule.chunks * 36 * len(set(schedule.hosts)))
-    frames = [_Picture(played, number, width, film=True) for number in filmed(played)]
+    frames = [_Picture(played, number, width) for number in filmed(played)]
     each = min(len(frames), max(1, int(across // width)))
     parts: list[Inside] = [HEADS]
     for i, frame in enumerate(frames):
         end = frame.after == len(schedule.rounds)
         label = "in the end" if end else f"round {frame.after}" + "  ✗" * bool(frame.problem)
         row, column = divmod(i, each)
-        parts.append(_placed(column * width, row * frame.height, frame.draw(label, "", 0)))
+        parts.append(_placed(column * width, row * frame.height, frame.draw(label)))
     wide, high = each * width, frames[0].height * -(-len(frames) // each)
     title = f"{schedule.name}, round by round"
     return svg.picture(wide, high, title, parts, width=wide, height=high)
@@ -83,53 +81,43 @@ class _Picture:
     chunk, in that a layer for each worker whose contribution the rank has.
     """
 
-    def __init__(
-        self, played: Played, rounds: int, width: float = WIDTH, film: bool = False
-    ) -> None:
-        self.schedule = schedule = played.schedule
-        self.after, self.width = min(rounds, len(schedule.rounds)), width
+    def __init__(self, played: Played, rounds: int, width: float = WIDTH) -> None:
+        self.played, self.schedule, self.width = played, played.schedule, width
+        self.after = min(rounds, len(self.schedule.rounds))
         self.problem = played.problem if self.after >= played.sound else None
-        self.blamed = self.problem.transfer if self.problem else None
-        self.blamed_cell = played.cell
-        self.state = State(schedule)
-        for transfers in schedule.rounds[: self.after]:
+        self.state = State(self.schedule)
+        for transfers in self.schedule.rounds[: self.after]:
             self.state.apply(transfers)
         self.racks: dict[int, list[int]] = defaultdict(list)
-        for rank, host in enumerate(schedule.hosts):
+        for rank, host in enumerate(self.schedule.hosts):
             self.racks[host].append(rank)
-        self.hosts = sorted(self.racks)
         self.rack = (width - GAP) / len(self.racks) - GAP
-        self.cell = min((self.rack - LABEL - 20) / schedule.chunks, 96)
-        self.named = len(self.racks) > 1 or not film  # the hosts
-        self.top = TOP if self.named else TOP - 24
-        self.bottom = self.top + ROW * max(map(len, self.racks.values())) + 10
-        self.height = self.bottom + (14 if film else 30)
-
-    def left(self, host: int) -> float:
-        return GAP + self.hosts.index(host) * (self.rack + GAP)
+        self.left = {h: GAP + i * (self.rack + GAP) for i, h in enumerate(sorted(self.racks))}
+        self.cell = min((self.rack - LABEL - 20) / self.schedule.chunks, 96)
+        self.bottom = TOP + ROW * max(map(len, self.racks.values())) + 10
+        self.height = self.bottom + 30
 
     def corner(self, rank: int, chunk: int) -> tuple[float, float]:
         host = self.schedule.hosts[rank]
-        x = self.left(host) + LABEL + 10 + chunk * self.cell
-        return x, self.top + self.racks[host].index(rank) * ROW
+        x = self.left[host] + LABEL + 10 + chunk * self.cell
+        return x, TOP + self.racks[host].index(rank) * ROW
 
     def color(self, rank: int) -> str:
         if rank >= self.schedule.workers:  # a server
-            return INK
+            return svg.INK
         color = PALETTE[rank * 8 // self.schedule.workers % 8]
         return "#555555" if color == "ink" else color
 
-    def draw(self, label: str, words: str, nbytes: int) -> Iterator[Markup]:
+    def draw(self, label: str, words: str = "", nbytes: int = 0) -> Iterator[Markup]:
         yield svg.text(12, 30, label, font_size=20 if words else 16, font_weight=600)
         yield svg.text(self.width - 12, 28, words, text_anchor="end")
         done = replace(self.schedule, rounds=self.schedule.rounds[: self.after])
         carried = cost(done, nbytes, itemsize=ITEMSIZE)
-        shade = {"fill": INK, "fill_opacity": 0.06, "stroke": INK, "stroke_opacity": 0.4}
+        shade = {"fill": svg.INK, "fill_opacity": 0.06, "stroke": svg.INK, "stroke_opacity": 0.4}
         for host, ranks in self.racks.items():
-            x = self.left(host)
+            x = self.left[host]
             yield svg.rect(x, 44, self.rack, self.bottom - 44, rx=10, **shade)
-            if self.named:
-                yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
+            yield svg.text(x + 10, 66, f"host {host}", font_weight=600)
             if nbytes and len(self.racks) > 1:
                 words = f"↑ {amount(carried.up[host])}   ↓ {amount(carried.down[host])}"
                 yield svg.text(x + self.rack / 2, self.bottom + 22, words, text_anchor="middle")
@@ -141,7 +129,7 @@ class _Picture:
             cells = itertools.product(range(self.schedule.ranks), range(self.schedule.chunks))
             due = [at for at in cells if goal(self.schedule, *at) is not None]
             wrong = [at for at in due if not self._is_whole(*at)]
-            crossed = [self.blamed_cell] if self.blamed_cell else wrong
+            crossed = [self.played.cell] if self.played.cell else wrong
             yield from (self._cross(*at) for at in crossed)
 
     def _row(self, rank: int) -> Iterator[Markup]:
@@ -156,25 +144,18 @@ class _Picture:
         layer, lines = height / self.schedule.workers, defaultdict[str, list[str]](list)
         has = [set(members(once)) for once in self.state.once[rank]]
         for r in range(self.schedule.workers):  # lines of dashes draw that in few bytes
-            for first, many in _runs([r in ranks for ranks in has]):
+            for first, end in _runs(r in ranks for ranks in has):
                 begin = f"M{x + first * self.cell:.5g} {y + (r + 0.5) * layer:.4g}"
-                lines[self.color(r)].append(f"{begin}h{many * self.cell:.4g}")
+                lines[self.color(r)].append(f"{begin}h{(end - first) * self.cell:.4g}")
         layers = [svg.path(*those, stroke=color) for color, those in lines.items()]
         dashes = f"0 {gap:.4g} {self.cell - 2 * gap:.4g} {gap:.4g}"
-        style = {"stroke": INK, "fill": "none", "stroke_dasharray": dashes}
+        style = {"stroke": svg.INK, "fill": "none", "stroke_dasharray": dashes}
         yield element("g", back, stroke_width=height, **style)
         yield element("g", layers, stroke_width=max(layer - 0.6, 0.6), **style)
-        chunks, frames = range(self.schedule.chunks), list[str]()
-        for first, many in _runs([self._is_whole(rank, chunk) for chunk in chunks]):
-            corner = f"{x + first * self.cell + gap:.5g} {y:.5g}"
-            across = f"{many * self.cell - 2 * gap:.5g}"
-            frames.append(f"M{corner}h{across}v{height}h-{across}z")
-        yield svg.path(*frames, fill="none", stroke=INK, stroke_width=1.5)
-        tip: dict[str, Any] = {"fill": "none", "pointer_events": "all", "class_": "tip"}
-        for chunk in chunks:
-            ranks = ", ".join(map(str, self.state.ranks(rank, chunk))) or "none"
-            words = svg.title(f"rank {rank}, chunk {chunk}: ranks {ranks}")
-            yield svg.rect(*self.corner(rank, chunk), self.cell - 2, ROW - 4, words, **tip)
+        frame = {"fill": "none", "stroke": svg.INK, "stroke_width": 1.5}
+        for first, end in _runs(self._is_whole(rank, c) for c in range(self.schedule.chunks)):
+            wide = (end - first) * self.cell - 2 * gap
+            yield svg.rect(x + first * self.cell + gap, y, wide, height, **frame)
 
     def _is_whole(self, rank: int, chunk: int) -> bool:
         """True for a chunk as the rank must have it in the end."""
@@ -192,7 +173,8 @@ class _Picture:
 
     def _arrow(self, t: Transfer) -> Markup:
         """A bow from one chunk to the other: down on the right, up on the left."""
-        name, color, wide = ("alarm", WRONG, 3) if t == self.blamed else ("head", INK, 1.3)
+        wrong = self.problem is not None and t == self.problem.transfer
+        name, color, wide = ("alarm", WRONG, 3) if wrong else ("head", svg.INK, 1.3)
         ends = (self.corner(rank, t.chunk) for rank in (t.src, t.dst))
         (ax, ay), (bx, by) = ((x + self.cell / 2, y + ROW / 2) for x, y in ends)
         rows = abs(by - ay) / ROW  # the longer, the wider: those of one rank lie side by side
@@ -207,9 +189,7 @@ class _Picture:
         return join((way, svg.text(x, y + 6, sign, text_anchor="middle", font_weight=700, **halo)))
 
 
-def _runs(flags: Sequence[bool]) -> Iterator[tuple[int, int]]:
-    """(First, how many) of flags side by side that are set."""
-    for there, group in itertools.groupby(range(len(flags)), flags.__getitem__):
-        first, *others = group
-        if there:
-            yield first, 1 + len(others)
+def _runs(flags: Iterator[bool]) -> Iterator[tuple[int, int]]:
+    """(First, one past the last) of flags side by side that are set."""
+    cells = np.where([*flags], 0, svg.NOTHING)
+    return ((first, end) for first, end, _ in svg.runs(cells))

@@ -1,27 +1,42 @@
 """Timeline: the Gantt chart of any trace. It shows who did what when, what each wait was for, and
 who was slowed, paused or killed.
+
+The page gets columns of numbers (`start`, `length`, ... of each phase, of each message), compressed
+together. Times are whole numbers of `unit` seconds from `origin` on. Phases are in order of lane
+and start, so a lane is a slice of the columns: `first[lane]` to `first[lane + 1]`.
 """
 
+import itertools
 import re
+import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
+import numpy as np
 import traitlets
 
 from course_lib import text
 from course_lib.collectives import Simulation
 from course_lib.errors import SpecError
-from course_lib.record import export, measures
-from course_lib.record.events import ACTIVE, Lifecycle, Message, Phase, task_key
+from course_lib.record import events, export, measures
+from course_lib.record.events import OWN, PHASES, Lifecycle, Message, Phase, task_key
 from course_lib.record.life import Life, planned
 from course_lib.record.reality import SIMULATED, reality
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits, with_waits
-from course_lib.widgets.kit import badge, page
+from course_lib.widgets.board.plots import LANE, Lane, TimeWindow, painted, placed, rows
+from course_lib.widgets.kit import badge, page, svg
 from course_lib.widgets.kit.widget import Scripted
-from course_lib.widgets.timeline.scene import lanes_svg, messages_svg, packed
+
+MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
+STEPS_AT_FIRST = 10  # that are in view
+FAULTS = (
+    *("slowed", "full speed", "jittered", "steady", "paused", "resumed", "killed", "failed"),
+    *("linked", "cut", "healed", "raised", "left", "exhausted", "restarting"),
+)
+LARGEST = 2**32 - 1  # that a column of whole numbers holds
 
 
 class TimelineSource(NamedTuple):
@@ -68,7 +83,7 @@ class Timeline(Scripted):
         described, data = packed(self.source.trace, self.source.imposed)
         sign = badge(self.source.reality, self.source.why)
         described |= {"title": self.source.title, "badge": sign}
-        live = getattr(self.given, "state", "finished") in ACTIVE
+        live = getattr(self.given, "state", "finished") in events.ACTIVE
         with self.hold_sync():  # one message: the columns belong to the description
             self.scene, self.data, self.live = described, data, live
         self.changed()
@@ -82,40 +97,30 @@ class Timeline(Scripted):
         return Path(path)
 
     def picture(self, first: int | None = None, steps: int = 8, title: str = "") -> str:
-        """An SVG of `steps` steps from step `first` on (default: from the middle); of a trace
-        without phases, of its messages. `title`: default is what ran.
+        """An SVG of `steps` steps from step `first` on (default: from the middle). `title`: default
+        is what ran. Raises ValueError for a trace without phases.
         """
         trace = self.source.trace
         title = " · ".join(filter(None, (title or self.source.title, self.source.reality)))
         numbers = sorted({p.step for p in trace.all(Phase)})
-        if not numbers:
-            return messages_svg(trace, title)
-        begin = numbers[max(0, (len(numbers) - steps) // 2)] if first is None else first
+        middle = numbers[max(0, (len(numbers) - steps) // 2)] if numbers else 0
+        begin = middle if first is None else first
         return lanes_svg(trace, title, begin, steps)
 
     def table(self) -> str:
         """Tell as text the time of each task by phase, and for whom it waited; the messages, if
-        they were recorded; the faults; and the errors of the nodes' clocks.
+        they were recorded; and the faults.
         """
         trace, lanes = self.source.trace, self.scene["lanes"]
         parts = [measures.table(trace)] if trace.all(Phase) else []
         waited = (
-            (
-                w.phase.task,
-                w.released.task if w.released else "network or core",
-                w.phase.end - w.phase.start,
-            )
-            for w in waits(with_waits(trace))
+            (p.task, released.task if released else "network or core", p.end - p.start)
+            for p, released, _ in waits(with_waits(trace))
         )
         sent = ((m.src, m.dst, m.bytes) for m in trace.all(Message))
         faults = [(f"{f['at']:.2f} s", lanes[f["lane"]], f["words"]) for f in self.scene["faults"]]
-        clocks = [
-            (t, f"clock \u00b1{1000 * off:.2g} ms")
-            for t, off in zip(lanes, self.scene["unsure"], strict=True)
-            if off
-        ]
         parts += [_sums("waited for", waited, "{:.2f} s"), _sums("to", sent, "{} bytes")]
-        return "\n\n".join(filter(None, [*parts, text.table(faults), text.table(clocks)]))
+        return "\n\n".join(filter(None, [*parts, text.table(faults)]))
 
     def _asked(self, _: Any, content: dict[str, Any], buffers: Any) -> None:
         """A button was pressed."""
@@ -172,3 +177,159 @@ def source(given: Any) -> TimelineSource:
     algorithm = getattr(given, "algorithm", "")
     title = f"{algorithm}, {given.workers} workers" if algorithm else ""
     return TimelineSource(trace, title, getattr(given, "reality", ""), getattr(given, "why", ""))
+
+
+# --- the columns of the page ---
+
+
+def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, Any], bytes]:
+    """The scene of a timeline: a description for JSON, and the columns as compressed bytes.
+    `imposed`: what was done to tasks before the start.
+    """
+    orders, sent = trace.all(Lifecycle), trace.all(Message)
+    life = Life([*imposed, *orders])
+    hit = {span.who for span in life.of(None, *FAULTS) if span.start > 0}  # hosts among them
+    phases = sorted(with_waits(trace), key=lambda p: p.end)
+    ends = {end for m in sent for end in (m.src, m.dst)}
+    lanes = sorted({*trace.tasks, *hit, *ends, *(p.task for p in phases)}, key=task_key)
+    place = {task: i for i, task in enumerate(lanes)}
+    left_out = sum(max(0, len(kind) - MOST_EVENTS) for kind in (phases, sent))
+    phases = sorted(phases[-MOST_EVENTS:], key=lambda p: (place[p.task], p.start))
+    messages = sorted(sent, key=lambda m: m.start)[-MOST_EVENTS:]
+    timed: list[Phase | Message] = [*phases, *messages]
+    spans = [(e.start, e.end) for e in timed] + [(e.at, e.at) for e in orders]
+    origin, end = float(np.min(spans or 0.0)), float(np.max(spans or 0.0))
+    unit = max((end - origin) / LARGEST, min(1e-6, (end - origin) / 1e6)) or 1e-9
+
+    def ticks(seconds: Iterable[float]) -> np.ndarray:
+        whole = np.round((np.array([*seconds], float) - origin) / unit)
+        return whole.clip(0, LARGEST).astype("<u4")
+
+    def lasting(timed: Sequence[Phase | Message]) -> tuple[np.ndarray, np.ndarray]:
+        """Starts, each as the difference to the one before (they compress better), and lengths."""
+        start = ticks(e.start for e in timed)
+        return np.diff(start, prepend=np.uint32(0)), ticks(e.end for e in timed) - start
+
+    own = sorted({p.what for p in phases if p.kind == OWN} - {OWN})
+    names = [*PHASES, OWN, *own[:200]]  # as many as a byte can number, about
+    number = {name: i for i, name in enumerate(names)}
+    steps = _step_ends(trace)
+    columns = dict(zip(("start", "length"), lasting(phases), strict=True))
+    rows = [(p.step, number.get(p.what, number[OWN])) for p in phases]
+    columns |= _columns(rows, step="u4", what="u1")
+    columns |= dict(zip(("mStart", "mLength"), lasting(messages), strict=True))
+    sizes = [(place[m.src], place[m.dst], m.bytes, m.round, m.chunk) for m in messages]
+    columns |= _columns(sizes, src="u2", dst="u2", bytes="f8", round="u4", chunk="u4")
+    columns |= _columns(_waits(phases), wait="u4", released="u4", last="u1")
+    columns |= _columns([(step,) for step in steps], steps="u4")
+    columns["stepEnds"] = ticks(steps.values())
+    counts = np.bincount([place[p.task] for p in phases], minlength=len(lanes))
+    shades = [(what, svg.PHASE.get(what, svg.PHASE[OWN])) for what in names]
+    clocks = [(c.task, c.unsure) for c in trace.all(events.Clock)]
+    described = {
+        "lanes": lanes,
+        "first": [0, *np.cumsum(counts).tolist()],
+        "origin": origin,
+        "unit": unit,
+        "endAt": end,
+        "phases": [[what, s.color, s.pattern, f"{what}: {s.meaning}"] for what, s in shades],
+        "faults": _faults(life, place, end),
+        # seconds, at most, by which its node's clock is wrong
+        "unsure": [max((u for t, u in clocks if t == lane), default=0.0) for lane in lanes],
+        "opening": _opening(life, phases),
+        "leftOut": left_out,
+        "layout": [[name, column.dtype.str[1:], len(column)] for name, column in columns.items()],
+    }
+    return described, zlib.compress(b"".join(column.tobytes() for column in columns.values()))
+
+
+def _columns(rows: Sequence[Sequence[float]], **kinds: str) -> dict[str, np.ndarray]:
+    """Rows of numbers as a column for each name, of its type. The lowest whole number is 0, the
+    highest LARGEST.
+    """
+    table = np.array(rows, np.float64).reshape(-1, len(kinds))
+    most = [LARGEST if kind[0] == "u" else np.inf for kind in kinds.values()]
+    columns = zip(kinds.items(), table.clip(0, most).T, strict=True)
+    return {name: column.astype(kind) for (name, kind), column in columns}
+
+
+def _waits(phases: list[Phase]) -> list[tuple[int, int, bool]]:
+    """For each wait with a known cause: its phase, the phase that released it, and True if that was
+    of the last worker to come to a reduction.
+    """
+    index = {p: i for i, p in enumerate(phases)}
+    return [(index[w.phase], index[w.released], w.last) for w in waits(phases) if w.released]
+
+
+def _step_ends(trace: Trace) -> dict[int, float]:
+    """The end of each step; none if one was applied before another was over, as without synchrony:
+    then no line divides them.
+    """
+    spans = measures.step_spans(trace)
+    if any(b[0] < a[1] for a, b in itertools.pairwise(spans.values())):
+        return {}
+    return {step: last for step, (_, last) in spans.items()}
+
+
+def _faults(life: Life, place: dict[str, int], end: float) -> list[dict[str, Any]]:
+    """The faults of tasks and hosts, each until what ends it; what happened at a moment, to the end
+    of the run.
+    """
+    return [
+        {
+            "lane": place[span.who],
+            "state": span.state,
+            "words": span.cause.words,
+            "factor": span.cause.factor,
+            "at": span.start,
+            "until": span.end if span.start < span.end < end else end,
+        }
+        for span in life.of(None, *FAULTS)
+        if span.who in place
+    ]
+
+
+def _opening(life: Life, phases: list[Phase]) -> list[float] | None:
+    """The span that is in view at first: some steps around the first fault, else in the middle;
+    None: everything.
+    """
+    steps = len({p.step for p in phases})
+    if steps <= STEPS_AT_FIRST:
+        return None
+    began, ended = min(p.start for p in phases), max(p.end for p in phases)
+    faults = (span.start for span in life.of(None, *FAULTS) if span.start > began)
+    middle, width = next(faults, (began + ended) / 2), STEPS_AT_FIRST * (ended - began) / steps
+    return [middle - width / 2, middle + width / 2]
+
+
+# --- as SVG ---
+
+
+def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
+    """An SVG picture of `steps` steps from step `first` on: a lane for each task, as on a board.
+
+    Raises ValueError if the trace has no phase in those steps.
+    """
+    phases = [p for p in with_waits(trace) if first <= p.step < first + steps]
+    if not phases:
+        raise ValueError(f"the trace has no phases in steps {first} to {first + steps - 1}")
+    life, idle = Life(trace.all(Lifecycle)), measures.IdleTime()
+    start = min(p.start for p in phases)
+    window = TimeWindow(start, max(start + 1e-9, *(p.end for p in phases)), start)
+    idle.add(phases)
+    drawn = []
+    for task in sorted({p.task for p in phases}, key=task_key):
+        cells, hidden = painted((p for p in phases if p.task == task), window)
+        marks = placed(life.marks((task,)), window)
+        drawn.append(Lane(task, cells, hidden, idle.share.get(task, 0.0), events=marks))
+    present, bottom = {p.kind for p in phases}, 70 + LANE * len(drawn)
+    shown = [what for what in svg.PHASE if what in present]
+    size = 960, bottom + 22 * ((len(shown) + 1) // 2) + 14
+    parts = [
+        page.paper(*size),
+        svg.patterns("ls-"),
+        svg.text(112, 26, name, font_size=17, font_weight=600, class_="ink"),
+        rows(drawn, window, (0, 40, 960, LANE), "ls-"),
+        svg.legend(shown, 112, bottom + 12, "ls-", columns=2),
+    ]
+    return svg.picture(*size, name, parts)

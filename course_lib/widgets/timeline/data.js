@@ -24,7 +24,6 @@ async function unpack(scene, bytes) {
   data.reach = reach(data.end, data.first);
   data.mReach = reach(data.mEnd, [0, data.mEnd.length]);
   data.waits = new Map(Array.from(data.wait, (phase, i) => [phase, { released: data.released[i], last: data.last[i] === 1 }]));
-  data.updates = new Map(Array.from(data.update, (phase, i) => [phase, { version: data.version[i], staleness: data.staleness[i] }]));
   return data;
 }
 
@@ -100,14 +99,12 @@ function tellPhase(data, i) {
   const lines = [`${data.lanes[laneOf(data, i)]} · step ${data.step[i]}`, `${what}: ${duration(data.end[i] - data.start[i])}`];
   if (isHidden(data, i)) lines.push("Beside computing: it made the step no longer.");
   const wait = data.waits.get(i);
-  const update = data.updates.get(i);
   if (what === "wait" && !wait) lines.push("No other task finished anything meanwhile: it waited for the network or a core.");
   if (wait) {
     const who = data.lanes[laneOf(data, wait.released)];
     const did = `${whatOf(data, wait.released)} of step ${data.step[wait.released]}`;
     lines.push(wait.last ? `It waited for ${who}, the last to come, which was still in ${did}.` : `It went on when ${who} had finished its ${did}.`);
   }
-  if (update) lines.push(`It made version ${update.version}. Staleness ${update.staleness}: updates that came in between.`);
   return lines;
 }
 
