@@ -16,7 +16,7 @@ from course_lib.exchange.messages import Peer
 from tests.helpers import fuzzed
 
 torch: Any = pytest.importorskip("torch")
-vectors: Any = importlib.import_module("course_lib.strategies.torch.tensors")
+vectors: Any = importlib.import_module("course_lib.strategies.torch.models")
 shards: Any = importlib.import_module("course_lib.strategies.torch.shard")
 
 MASKS = st.lists(st.booleans(), min_size=1, max_size=40)

@@ -27,9 +27,9 @@ from torch.nn.utils import vector_to_parameters
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import LockstepError
-from course_lib.strategies.torch.models import build, model_of, pair, trained, use
+from course_lib.strategies.torch import models
+from course_lib.strategies.torch.models import build, bytes_of, flat, pair, shaped, trained
 from course_lib.strategies.torch.steps import TIMEOUT, TorchStep, gradients_of
-from course_lib.strategies.torch.tensors import bytes_of, flat, shaped
 from course_lib.workloads.layers import digest
 
 
@@ -39,9 +39,9 @@ def worker(task: Task) -> dict[str, Any]:
     """
     # to wait for each other: no parameter and no gradient travels through it
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    first, device = task.index == 0, use(task.device)
+    first, device = task.index == 0, models.use(task.device)
     central, slots, scale = common(task)
-    model = central if device.type == "cpu" else model_of(task)
+    model = central if device.type == "cpu" else models.model_of(task)
     step = TorchStep(task, central, device=device)
     step.replica = model
     step.parameters = trained(central) if first else []  # in the memory that all replicas read

@@ -48,9 +48,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.utils import vector_to_parameters
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.models import LOW
+from course_lib.strategies.torch.models import LOW, bytes_of, flat, storages
 from course_lib.strategies.torch.steps import TorchStep, gradients_of, join
-from course_lib.strategies.torch.tensors import bytes_of, flat, storages
 
 
 def naive(task: Task) -> dict[str, Any]:

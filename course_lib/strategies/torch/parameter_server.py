@@ -35,11 +35,10 @@ from typing import Any
 import torch
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.models import count_of, pair
+from course_lib.strategies.torch.models import count_of, end_to_end, pair, split, zeros_in
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Gradient, Later, Reply, Shard, Snapshot, on_ps, serve
 from course_lib.strategies.torch.steps import TorchStep, gradients_of
-from course_lib.strategies.torch.tensors import end_to_end, split, zeros_in
 
 
 def worker(task: Task) -> dict[str, Any]:

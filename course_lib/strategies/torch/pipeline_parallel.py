@@ -41,9 +41,9 @@ from torch.func import functional_call
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
-from course_lib.strategies.torch.models import build, counts, outputs_of, pair, summed, trained, use
+from course_lib.strategies.torch import models
+from course_lib.strategies.torch.models import bytes_of, kept_for_backward, pair, trained
 from course_lib.strategies.torch.steps import TorchStep, join
-from course_lib.strategies.torch.tensors import bytes_of, kept_for_backward
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
 # what a stage knows of itself
@@ -114,7 +114,7 @@ def worker(task: Task) -> dict[str, Any]:
     def compare(outputs: Any, targets: Any) -> Any:
         loss = step.loss_of(outputs, targets)
         losses.append(pair(loss).detach())
-        return summed(loss)
+        return models.summed(loss)
 
     # it scales gradients by 1/m
     schedule = SCHEDULES[spec.pipeline](stage, spec.accumulate, compare)
@@ -130,7 +130,7 @@ def worker(task: Task) -> dict[str, Any]:
         mine = losses[-spec.accumulate :] or [torch.ones(2, device=step.device)]
         loss = torch.stack(mine).mean(0)  # (m, 2) becomes (2,)
         losses.clear()
-        if counts(step.workload):
+        if models.counts(step.workload):
             with step.reducing():
                 dist.broadcast(loss, src=spec.workers - 1)
         with step.applying():
@@ -142,8 +142,8 @@ def worker(task: Task) -> dict[str, Any]:
 
 def stage_of(task: Task) -> tuple[TorchStep, torch.nn.Module]:
     """The step of this worker, whose model is its stage, and the layers before that."""
-    workload, spec, device = workloads.load(task.spec), task.spec, use(task.device)
-    model = build(workload, spec.seed)
+    workload, spec, device = workloads.load(task.spec), task.spec, models.use(task.device)
+    model = models.build(workload, spec.seed)
     stages = cut(list(parts_of(model, workload.stages).values()), spec.workers)
     layers = stages[task.index].to(device)
     step = TorchStep(task, layers, f"stage {task.index}")
@@ -188,7 +188,7 @@ def through(task: Task, layers: Any, inputs: np.ndarray) -> np.ndarray:
     passed, last = [inputs], task.spec.workers - 1
     if task.index > 0:
         dist.recv_object_list(passed, src=task.index - 1)
-    passed = [outputs_of(layers, passed[0])]
+    passed = [models.outputs_of(layers, passed[0])]
     if task.index < last:
         dist.send_object_list(passed, dst=task.index + 1)
     dist.broadcast_object_list(passed, src=last)

@@ -21,11 +21,10 @@ from course_lib.record.events import clock
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import due
-from course_lib.strategies.torch import shard
-from course_lib.strategies.torch.models import begin_state, state_of
+from course_lib.strategies.torch import models, shard
+from course_lib.strategies.torch.models import begin_state, bytes_sent, flat, shaped, state_of
 from course_lib.strategies.torch.shard import Gradient, Reply, Snapshot, final
 from course_lib.strategies.torch.steps import TorchStep
-from course_lib.strategies.torch.tensors import bytes_sent, flat, numbers, shaped
 
 PATIENCE = 60.0
 """Seconds that a worker waits for an answer."""
@@ -96,7 +95,7 @@ class Servers:
         """
         for mine, piece in zip(self.pieces, pieces, strict=True):
             sent = piece.to(mine.device)
-            mine[sent.indices()[0] if sent.is_sparse else ...] = numbers(sent)
+            mine[sent.indices()[0] if sent.is_sparse else ...] = models.numbers(sent)
 
     def done(self, replies: Sequence[Reply]) -> None:
         """The step is over, with these replies to its push."""

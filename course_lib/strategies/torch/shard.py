@@ -29,9 +29,9 @@ from course_lib.exchange.messages import Peer, ready
 from course_lib.record.events import Lifecycle, clock, from_lines
 from course_lib.record.files import read_lines
 from course_lib.strategies import catalog, saving
-from course_lib.strategies.torch.models import begin_state, optimizer_of, set_rate, state_of
+from course_lib.strategies.torch import models
+from course_lib.strategies.torch.models import bytes_of, bytes_sent, flat, state_of
 from course_lib.strategies.torch.steps import TorchStep, load_tensors, save_tensors
-from course_lib.strategies.torch.tensors import bytes_of, bytes_sent, flat, of_runs, runs, vector
 
 POLL = 0.5  # seconds after which a ps reads whether workers were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}
@@ -101,7 +101,7 @@ class Reply:
 
 
 KINDS: dict[str, Callable[..., Any]] = {k.__name__: k for k in (Snapshot, Gradient, Reply)}
-KINDS["runs"] = of_runs
+KINDS["runs"] = models.of_runs
 
 
 def send(peer: Peer, value: Any) -> None:
@@ -112,7 +112,7 @@ def send(peer: Peer, value: Any) -> None:
         if not isinstance(each, torch.Tensor):
             return {type(each).__name__: list(vars(each).values())}
         if each.is_sparse:
-            return {"runs": [*runs(each), each.values(), len(each)]}
+            return {"runs": [*models.runs(each), each.values(), len(each)]}
         tensors.append(each)
         return {"tensor": [str(each.dtype).removeprefix("torch."), each.nbytes]}
 
@@ -166,9 +166,9 @@ class Shard(TorchStep):
             return flat(whole).tensor_split(task.spec.ps)[task.index].clone()
 
         self.values, whole = mine(self.parameters), state_of(self.optimizer)
-        self.optimizer = optimizer_of(task.spec, [self.values])
+        self.optimizer = models.optimizer_of(task.spec, [self.values])
         if self.updates:
-            begin_state(self.optimizer, self.updates)
+            models.begin_state(self.optimizer, self.updates)
             state = state_of(self.optimizer)
             for k, each in enumerate(state):
                 each.copy_(mine(whole[k :: len(state)]))  # of all parameters
@@ -197,7 +197,7 @@ class Shard(TorchStep):
         start, before = clock(), self.values if self.changed is None else self.values.clone()
         gradients = sorted(gradients, key=lambda gradient: gradient.worker)
         step, read = gradients[0].step, min(g.read for g in gradients)
-        set_rate(self.optimizer, self.rates[step])
+        models.set_rate(self.optimizer, self.rates[step])
         yield
         self.optimizer.zero_grad()
         self.version += 1
@@ -242,7 +242,7 @@ class Shard(TorchStep):
         values = self.values
         if self.changed is not None:
             places = torch.nonzero(self.changed > since)[:, 0]
-            some = vector(places, values[places], len(values))
+            some = models.vector(places, values[places], len(values))
             values = min(values, some, key=bytes_sent)
         self.census.note(exchange=bytes_sent(values))
         return Snapshot(self.version, values.clone(), examples)
@@ -262,7 +262,7 @@ class Shard(TorchStep):
         """Go on from a checkpoint. Pieces that were taken then are to be computed again."""
         if self.together:
             return super().load_state(part)
-        begin_state(self.optimizer, self.updates)
+        models.begin_state(self.optimizer, self.updates)
         load_tensors(self._piece(), part)
 
     def _piece(self) -> dict[str, torch.Tensor]:

@@ -33,8 +33,8 @@ from course_lib.cluster.task import Task
 from course_lib.record.events import clock
 from course_lib.strategies.optimizers import rates
 from course_lib.strategies.steps import TrainingStep, fastest
-from course_lib.strategies.torch import models, tensors
-from course_lib.strategies.torch.tensors import bytes_of, local, scale, whole
+from course_lib.strategies.torch import models
+from course_lib.strategies.torch.models import bytes_of, local, scale, whole
 from course_lib.workloads.trees import cut, first_leaf
 from course_lib.workloads.workload import Outputs
 
@@ -105,10 +105,10 @@ class TorchStep(TrainingStep):
         for tensor, gradient in zip(models.parameters_of(self.optimizer), gradients, strict=True):
             tensor.grad = gradient
         if self.scale.on:
-            norm = get_total_norm([tensors.numbers(gradient) for gradient in gradients])
+            norm = get_total_norm([models.numbers(gradient) for gradient in gradients])
             if not self._whole:
                 dist.all_reduce(norm)
-            if not self.finite(float(norm), tensors.zeros_in(gradients)):
+            if not self.finite(float(norm), models.zeros_in(gradients)):
                 return False
         divisor = models.count_of(loss) * self.scale.value
         if divisor != 1:
@@ -171,7 +171,7 @@ class TorchStep(TrainingStep):
         note = self.census.note
         if not self.census.open:
             return nullcontext()
-        return tensors.kept_for_backward(self.replica, lambda count: note(activations=count))
+        return models.kept_for_backward(self.replica, lambda count: note(activations=count))
 
     def done(self, loss: Any = None) -> None:
         mean = None if loss is None else float(models.summed(loss)) / models.count_of(loss)
@@ -255,10 +255,10 @@ class TorchStep(TrainingStep):
         return state
 
     def variables_on(self) -> dict[str, int]:
-        return tensors.bytes_on(self.model.parameters())
+        return models.bytes_on(self.model.parameters())
 
     def state_on(self) -> dict[str, int]:
-        return tensors.bytes_on(models.state_of(self.optimizer))
+        return models.bytes_on(models.state_of(self.optimizer))
 
     def memory(self) -> dict[str, int]:
         held = super().memory()

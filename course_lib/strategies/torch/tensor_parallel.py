@@ -44,9 +44,8 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.nn.functional import scaled_dot_product_attention
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.models import model_of
+from course_lib.strategies.torch.models import local, model_of, whole
 from course_lib.strategies.torch.steps import TorchStep, join
-from course_lib.strategies.torch.tensors import local, whole
 from course_lib.workloads.workload import WAYS
 
 COLUMNS, ROWS, HEADS = WAYS

@@ -16,11 +16,10 @@ from course_lib.cluster.task import Task
 from course_lib.errors import trying
 from course_lib.strategies.memory import per_example
 from course_lib.strategies.torch import models
-from course_lib.strategies.torch.models import mixed, wide
+from course_lib.strategies.torch.models import kept_for_backward, mixed, whole, wide
 from course_lib.strategies.torch.pipeline_parallel import parts_of
 from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut, plan_of, units_of
-from course_lib.strategies.torch.tensors import kept_for_backward, whole
 from course_lib.text import kind_of
 from course_lib.workloads.losses import LOSS, uneven
 from course_lib.workloads.sketch import Sketch

@@ -64,8 +64,7 @@ from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
 from course_lib.record.beats import BACKWARD, FSDP, Beat
 from course_lib.record.events import clock
-from course_lib.strategies.torch.models import parameters_of
-from course_lib.strategies.torch.tensors import bytes_of
+from course_lib.strategies.torch.models import bytes_of, parameters_of
 from course_lib.strategies.watching import WatchedLoop
 
 # parameters, one of which each wrapped function has beside `group`
