@@ -10,19 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import SpecError
-from course_lib.record.events import (
-    Dropped,
-    Event,
-    Lifecycle,
-    Message,
-    Metric,
-    Phase,
-    Read,
-    Traffic,
-    Update,
-    end_of,
-    task_key,
-)
+from course_lib.record import events
+from course_lib.record.events import Event, Lifecycle
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -32,8 +21,8 @@ FRAMES = ("phases", "messages", "updates", "dropped", "metrics", "reads", "lifec
 FORMATS = ("csv", "parquet")
 
 
-def frame(kind: type[Event], events: Iterable[Event], lifecycle: Iterable[Lifecycle]) -> DataFrame:
-    """Builds the frame of one kind of events: a row for each, in the order of `events`.
+def frame(kind: type[Event], rows: Iterable[Event], lifecycle: Iterable[Lifecycle]) -> DataFrame:
+    """Builds the frame of one kind of events: a row for each, in the order of `rows`.
 
     Columns are the fields of the event (`NAMES` says which are called otherwise), with `duration`
     where there are a `start` and an `end`, `staleness` for updates, and the `attempt` in which the
@@ -41,10 +30,10 @@ def frame(kind: type[Event], events: Iterable[Event], lifecycle: Iterable[Lifecy
     """
     import pandas as pd
 
-    table = pd.DataFrame.from_records(list(events), columns=kind._fields).rename(columns=NAMES)
+    table = pd.DataFrame.from_records(list(rows), columns=kind._fields).rename(columns=NAMES)
     if "end" in table:
         table["duration"] = table["end"] - table["start"]
-    if kind is Update:
+    if kind is events.Update:
         table["staleness"] = table["written"] - table["read"] - 1
     if kind is Lifecycle:
         return table
@@ -96,7 +85,7 @@ def save_chrome(trace: Iterable[Event], path: Path | str) -> None:
     Format: "Trace Event Format" document of the Chromium project. Times there are microseconds; a
     task or host is shown as a thread, and all fields of an event are in its `args`.
     """
-    tasks = sorted({event.task for event in trace}, key=task_key)  # hosts among them
+    tasks = sorted({event.task for event in trace}, key=events.task_key)  # hosts among them
     number = {task: i for i, task in enumerate(tasks)}
     entries = [
         {"ph": "M", "pid": 0, "tid": i, "name": f"thread_{what}", "args": {what: value}}
@@ -109,24 +98,18 @@ def save_chrome(trace: Iterable[Event], path: Path | str) -> None:
 
 def _entry(event: Event) -> dict[str, Any]:
     """An event as a span ("X"), a counter ("C") or an instant ("i")."""
-    kind, at, about = type(event).__name__.lower(), end_of(event) * 1e6, event._asdict()
+    kind, about = type(event).__name__.lower(), event._asdict()
+    entry = {"name": kind, "cat": kind, "ts": events.end_of(event) * 1e6, "args": about}
     match event:
-        case Phase() | Message():
-            name = event.what if isinstance(event, Phase) else f"{event.src} to {event.dst}"
+        case events.Phase() | events.Message():
+            name = event.what if isinstance(event, events.Phase) else f"{event.src} to {event.dst}"
             length = (event.end - event.start) * 1e6
-            span = {"ph": "X", "ts": event.start * 1e6, "dur": length}
-            return {**span, "name": name, "cat": kind, "args": about}
-        case Metric():
-            return {"ph": "C", "ts": at, "name": event.name, "args": {event.name: event.value}}
-        case Traffic():
+            return entry | {"ph": "X", "name": name, "ts": event.start * 1e6, "dur": length}
+        case events.Metric():
+            return entry | {"ph": "C", "name": event.name, "args": {event.name: event.value}}
+        case events.Traffic():
             counts = {"sent": event.sent, "received": event.received}
-            return {"ph": "C", "ts": at, "name": f"bytes of {event.task}", "args": counts}
-        case Update():
-            name, about["staleness"] = f"update {event.variables}", event.staleness
-        case Dropped():
-            name = f"dropped: {event.why}"
-        case Read():
-            name = f"{len(event.examples)} examples of epoch {event.epoch}"
+            return entry | {"ph": "C", "name": f"bytes of {event.task}", "args": counts}
         case Lifecycle():
-            name = event.state
-    return {"ph": "i", "s": "t", "ts": at, "name": name, "cat": kind, "args": about}
+            entry["name"] = event.state
+    return entry | {"ph": "i", "s": "t"}

@@ -128,20 +128,17 @@ class Life:
         """Return the marks of all tasks and hosts, or of those in `who`, in order of time. What the
         spec imposes from the start is no mark.
         """
-        found: list[Mark] = []
+        marks: list[Mark] = []
         for s in self.of(who):
             _, word = _STATES.get(s.state, ("", ""))
             if not word or s.start <= 0:
                 continue
-            if s.state == "slowed":
-                word = f"slow \u00d7{s.cause.factor:g}"
-            for n, mark in enumerate(found):
-                if mark.word == word and s.start - mark.at < APART:
-                    found[n] = mark._replace(who=tuple(dict.fromkeys((*mark.who, s.who))))
-                    break
-            else:
-                found.append(Mark(s.start, word, (s.who,)))
-        return found
+            word = f"slow \u00d7{s.cause.factor:g}" if s.state == "slowed" else word
+            same = [m for m in marks if m.word == word and s.start - m.at < APART][:1]
+            names = (*same[0].who, s.who) if same else (s.who,)
+            mark = Mark(same[0].at if same else s.start, word, tuple(dict.fromkeys(names)))
+            marks = [m for m in marks if m not in same] + [mark]
+        return marks
 
 
 def planned(spec: RunSpec) -> list[Lifecycle]:
@@ -150,6 +147,15 @@ def planned(spec: RunSpec) -> list[Lifecycle]:
     forms = [(task, spec.jitter_of(task)) for task in spec.tasks]
     late = [Lifecycle(task, "jittered", "", 0.0, jitter=form) for task, form in forms if form]
     return slow + late
+
+
+ABOUT = (
+    "what",
+    "name",
+    "variables",
+    "device",
+    "workers",
+)  # of one step
 
 
 class Repeats:
@@ -171,15 +177,9 @@ class Repeats:
 
     def __call__(self, event: Event) -> bool:
         """Tell whether an earlier attempt recorded the step of an event as well."""
-        match event:
-            case Phase():
-                about: tuple[Any, ...] = (Phase, event.task, event.what)
-            case Metric():
-                about = (Metric, event.task, event.name)
-            case Update():
-                about = (Update, event.task, event.variables, event.device, event.workers)
-            case _:
-                return False
+        if not isinstance(event, Phase | Metric | Update):
+            return False
+        about = (type(event), event.task, *(getattr(event, f, "") for f in ABOUT))
         attempt = bisect_left(self._life.starts.get(event.task, ()), end_of(event))
         last, newest, before = self._newest.get(about, (attempt, -1, -1))
         if attempt > last:

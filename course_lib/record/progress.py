@@ -75,13 +75,9 @@ class Line:
 
 def of_run(run: Any, name: str = "") -> Callable[[], str]:
     """The text of a line about a live run: see `how_far`, and for how long it was waited for."""
-    own, began = run.spec.strategy == "custom", time.monotonic()
-
-    def says() -> str:
-        took = f" after {time.monotonic() - began:.0f} s"
-        return how_far(run, name or ("The run" if own else run.spec.strategy), took)
-
-    return says
+    name = name or ("The run" if run.spec.strategy == "custom" else run.spec.strategy)
+    began = time.monotonic()
+    return lambda: how_far(run, name, f" after {time.monotonic() - began:.0f} s")
 
 
 def how_far(run: Any, name: str, took: str = "") -> str:
@@ -97,23 +93,20 @@ def how_far(run: Any, name: str, took: str = "") -> str:
 
 def _place() -> Callable[[str, bool], None] | None:
     """Return the function that shows a line, given its text and whether it is the last one."""
-    shell = running()
-    if hasattr(shell, "kernel"):
+    if hasattr(running(), "kernel"):
         return _in_notebook()
     return _on_terminal if sys.stderr.isatty() else None
 
 
 def _in_notebook() -> Callable[[str, bool], None]:
-    from IPython.display import display
+    from IPython.display import DisplayHandle
 
-    handles: list[Any] = []
+    handle, shown = DisplayHandle(), list[str]()
 
     def put(text: str, last: bool) -> None:
-        data = {"text/plain": text}
-        if handles:
-            handles[0].update(data, raw=True)
-        else:
-            handles.append(display(data, raw=True, display_id=True))
+        show = handle.update if shown else handle.display
+        show({"text/plain": text}, raw=True)
+        shown.append(text)
 
     return put
 

@@ -18,7 +18,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from course_lib.record.events import Lifecycle
-from course_lib.record.life import Life, Span, planned
+from course_lib.record.life import Life, planned
 from course_lib.spec.fields import ALL, Link
 from course_lib.spec.run_spec import RunSpec
 
@@ -31,19 +31,20 @@ class Reality(NamedTuple):
 
 
 MEASURED = Reality("measured", "Real processes and real bytes; nothing is imposed on them.")
+COMPUTING = ("slowed", "jittered")  # states in which a task computes longer
 SIMULATED = Reality("simulated", "The model ran; no process did.")
 
 
 def reality(spec: RunSpec, life: Life | None = None) -> Reality:
     """Judge the run of a spec: as it is planned or, with its life, as it has been so far."""
-    life = life or Life(planned(spec))
-    on_steps = [*_slow(spec, life), *_jitter(spec, life)]
-    return _judge([*_devices(spec), *_links(spec, life), *_cuts(spec, life), *on_steps])
+    life, given = life or Life(planned(spec)), planned_links(spec)
+    links = [f"the links between hosts are held to {given}"] if given else []
+    return _judge([*_devices(spec), *links, *_orders(spec, life, "linked", "cut", *COMPUTING)])
 
 
 def computing(spec: RunSpec, life: Life) -> Reality:
     """Judge the time that the tasks of a run computed, whatever its links are."""
-    return _judge([*_devices(spec), *_slow(spec, life), *_jitter(spec, life)])
+    return _judge([*_devices(spec), *_orders(spec, life, *COMPUTING)])
 
 
 def over(link: Link | None) -> Reality:
@@ -72,56 +73,22 @@ def _devices(spec: RunSpec) -> list[str]:
     return [sleeps] * (spec.device_ms > 0) + [stands_in] * spec.emulate
 
 
-def _slow(spec: RunSpec, life: Life) -> list[str]:
-    found = []
-    for task in spec.tasks:
-        if slowed := life.of(task, "slowed"):
-            factors = {span.cause.factor for span in slowed}
-            most = f"{'up to ' if len(factors) > 1 else ''}{max(factors):g}"
-            found.append(f"{task} is made {most} times slower{_when(slowed)}")
-    return found
-
-
-def _jitter(spec: RunSpec, life: Life) -> list[str]:
-    tasks: dict[str, list[str]] = defaultdict(list)  # what was imposed, in words -> on whom
-    for task in spec.tasks:
-        if jittered := life.of(task, "jittered"):
-            forms = dict.fromkeys(span.cause.jitter for span in jittered)
-            tasks[" and ".join(forms) + _when(jittered)].append(task)
-    workers = [task for task in spec.tasks if task.startswith("worker:")]
+def _orders(spec: RunSpec, life: Life, *states: str) -> list[str]:
+    """What was imposed on tasks and hosts, in words, and from when to when if not all the time."""
+    imposed: dict[str, list[str]] = defaultdict(list)
+    for span in life.of(None, *states):
+        host = span.who.removeprefix("host:")
+        if span.state == "linked" and link_of(span.cause) == spec.link_of(int(host)):
+            continue
+        since = f" from {span.start:.1f} s" if span.start else ""
+        until = "" if math.isinf(span.end) else f" until {span.end:.1f} s"
+        imposed[f"{span.cause.words}{since}{until}"].append(span.who)
     return [
-        f"the steps of {'all workers' if whose == workers else ', '.join(whose)} vary by {forms}"
-        for forms, whose in tasks.items()
+        f"{', '.join(who)} {'is' if len(who) == 1 else 'are'} {words}"
+        for words, who in imposed.items()
     ]
-
-
-def _links(spec: RunSpec, life: Life) -> list[str]:
-    given = planned_links(spec)
-    found = [f"the links between hosts are held to {given}"] if given else []
-    for host in spec.all_hosts:
-        linked = [(link_of(span.cause), span) for span in life.of(f"host:{host}", "linked")]
-        other = [(link, span) for link, span in linked if link != spec.link_of(host)]
-        if other:
-            links = {link for link, _ in other}
-            to = f"set to {links.pop()}" if len(links) == 1 else "changed"
-            found.append(f"the link of host:{host} is {to}{_when([span for _, span in other])}")
-    return found
 
 
 def link_of(order: Lifecycle) -> Link:
     """The link that an order gave to a host."""
     return Link(mbit=order.mbit, delay_ms=order.delay_ms, loss=order.loss)
-
-
-def _cuts(spec: RunSpec, life: Life) -> list[str]:
-    hosts = {f"host:{host}": life.of(f"host:{host}", "cut") for host in spec.all_hosts}
-    return [f"{host} is cut off{_when(cuts)}" for host, cuts in hosts.items() if cuts]
-
-
-def _when(imposed: Sequence[Span]) -> str:
-    """From when to when something was imposed, in words; "" if from start to end."""
-    since, until = imposed[0].start, imposed[-1].end
-    begun = f" from {since:.1f} s" if since else ""
-    if math.isinf(until):
-        return f"{begun} on" if begun else ""
-    return f"{begun} to {until:.1f} s" if begun else f" until {until:.1f} s"

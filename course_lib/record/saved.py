@@ -4,7 +4,6 @@ process started the run.
 
 import contextlib
 import json
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -37,16 +36,8 @@ class SavedRun(RunDir):
         try:
             self._digest, self._trace = Digest(self.spec), Trace.of_run(self)
         except (OSError, ValueError) as error:
-            allowed = f"the directory of a run{self._other_version()} ({error})"
+            allowed = f"the directory of a run of this version ({error})"
             raise SpecError("run_dir", str(run_dir), allowed) from None
-
-    def _other_version(self) -> str:
-        """Name the other version that wrote it, if one did, and what can be read all the same."""
-        with contextlib.suppress(OSError, ValueError, PackageNotFoundError):
-            its, ours = self.facts.version or "an early version", version("lockstep-course")
-            if its != ours:
-                return f" of {ours}; {its} wrote this one, and Trace.of_run still reads its events"
-        return ""
 
     @property
     def trace(self) -> Trace:
@@ -62,12 +53,11 @@ class SavedRun(RunDir):
     @property
     def state(self) -> str:
         """As `Run.state`. A run that left no outcome counts as stopped."""
-        life = self._digest.update(self.trace).life
-        states = {task: state for task in self.spec.tasks if (state := life.state(task))}
-        self._states |= states
+        life, states = self._digest.update(self.trace).life, self._states
+        states |= {task: state for task in self.spec.tasks if (state := life.state(task))}
         if self.goes_on():
             return "running" if states and "starting" not in states.values() else "starting"
-        if any(state in ("failed", "killed") for state in states.values()):
+        if not {"failed", "killed"}.isdisjoint(states.values()):
             return "failed"
         # services never finish: they are told to leave when the others are done
         awaited = [task for task in self.spec.tasks if not task.startswith(self.facts.services)]
@@ -79,9 +69,8 @@ class SavedRun(RunDir):
         if self.state not in ACTIVE:
             return None
         with contextlib.suppress(OSError, ValueError):  # it may end at this moment
-            self._monitor = self._monitor or Monitor(
-                self, self._digest, self._trace, self._states, make=False
-            )
+            about = self._digest, self._trace, self._states
+            self._monitor = self._monitor or Monitor(self, *about, make=False)
         return self._monitor.pulse() if self._monitor else None
 
     @property

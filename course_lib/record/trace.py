@@ -10,22 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from course_lib.errors import Damaged
-from course_lib.record.events import (
-    Dropped,
-    E,
-    Event,
-    Lifecycle,
-    Message,
-    Metric,
-    Phase,
-    Read,
-    Traffic,
-    Update,
-    end_of,
-    from_lines,
-    task_key,
-    to_line,
-)
+from course_lib.record import events
+from course_lib.record.events import E, Event, Lifecycle, Phase, end_of, from_lines, task_key
 from course_lib.record.export import frame
 from course_lib.record.files import read_lines
 from course_lib.record.life import Life, Repeats
@@ -43,14 +29,14 @@ class Trace:
     the last case `refresh` reads what has been written since. `seconds`: time of the last event.
     """
 
-    def __init__(self, events: Iterable[Event] = (), files: RunDir | None = None) -> None:
+    def __init__(self, recorded: Iterable[Event] = (), files: RunDir | None = None) -> None:
         self._events: dict[type, list[Any]] = defaultdict(list)  # by kind
         self._lock = threading.Lock()
         self.files = files
         self._origin = files.facts.origin if files else 0.0
         self._offsets: dict[Path, int] = defaultdict(int)  # how far each file has been read
         self.seconds = 0.0
-        self._add(events)
+        self._add(recorded)
 
     @classmethod
     def of_run(cls, run_dir: RunDir | Path | str) -> Trace:
@@ -70,7 +56,7 @@ class Trace:
     def save(self, path: Path | str) -> None:
         """Write all events as one file of JSON lines, in order of time; `load` reads it back."""
         with Path(path).open("wb") as out:
-            out.writelines(map(to_line, self))
+            out.writelines(map(events.to_line, self))
 
     def since(self, kind: type[E], number: int) -> list[E]:
         """Events of one kind after the first `number`, in the order in which they were written."""
@@ -89,7 +75,7 @@ class Trace:
         return iter(sorted(self._everything(), key=end_of))
 
     def __len__(self) -> int:
-        return sum(len(events) for events in self._events.values())
+        return sum(map(len, self._events.values()))
 
     def __repr__(self) -> str:
         return f"Trace({len(self)} events, {len(self.tasks)} tasks, {self.seconds:.2f} s)"
@@ -98,12 +84,11 @@ class Trace:
         """Events of one kind in the order written. `task` and `fields` select: `all(Phase,
         "worker:0", what="reduce")` returns the `reduce` phases of that task.
         """
-        events = self.since(kind, 0)
-        if task is not None:
-            events = [e for e in events if e.task == task]
-        for name, value in fields.items():
-            events = [e for e in events if getattr(e, name) == value]
-        return events
+        wanted = fields if task is None else {"task": task, **fields}
+        chosen = self.since(kind, 0)
+        for name, value in wanted.items():
+            chosen = [e for e in chosen if getattr(e, name) == value]
+        return chosen
 
     def once(self) -> Trace:
         """The trace without the events of steps that were done again after a restart."""
@@ -132,33 +117,33 @@ class Trace:
         """The messages of collectives: task that recorded it, attempt, source, destination, bytes,
         round, chunk, start, end and duration in seconds.
         """
-        return self._frame(Message)
+        return self._frame(events.Message)
 
     @property
     def updates(self) -> DataFrame:
         """The updates of variables: task, step, attempt, variables, device, the versions read and
         written, staleness (updates between the two), gradients, workers, time in seconds.
         """
-        return self._frame(Update)
+        return self._frame(events.Update)
 
     @property
     def dropped(self) -> DataFrame:
         """The gradients that went into no update: task, step, attempt, cause, time, variables."""
-        return self._frame(Dropped)
+        return self._frame(events.Dropped)
 
     @property
     def metrics(self) -> DataFrame:
         """Losses and other metrics: task, step, attempt, name, value, samples (examples that the
         run had used), time in seconds.
         """
-        return self._frame(Metric)
+        return self._frame(events.Metric)
 
     @property
     def reads(self) -> DataFrame:
         """The training examples that tasks read, in a run with `record_examples`: task, step,
         attempt, epoch, examples (a list of their places in the training data), time.
         """
-        return self._frame(Read)
+        return self._frame(events.Read)
 
     @property
     def lifecycle(self) -> DataFrame:
@@ -172,17 +157,17 @@ class Trace:
         """The kernel's counters of tasks and hosts: bytes and packets sent and received since the
         run began, at each reading's time.
         """
-        return self._frame(Traffic)
+        return self._frame(events.Traffic)
 
     def _frame(self, kind: type[Event]) -> DataFrame:
         return frame(kind, self.all(kind), self.all(Lifecycle))
 
     def _everything(self) -> list[Event]:
         """All events, kind by kind, copied because another thread may be adding some."""
-        return [e for events in list(self._events.values()) for e in list(events)]
+        return [e for of_kind in list(self._events.values()) for e in list(of_kind)]
 
-    def _add(self, events: Iterable[Event]) -> None:
-        for event in events:
+    def _add(self, new: Iterable[Event]) -> None:
+        for event in new:
             self._events[type(event)].append(event)
             self.seconds = max(self.seconds, end_of(event))
 
@@ -193,8 +178,8 @@ class Trace:
         wrong = 0
         while lines := read_lines(path, self._offsets[path]):
             self._offsets[path] += len(lines)
-            events, others = from_lines(lines, self._origin)
-            self._add(events)
+            new, others = from_lines(lines, self._origin)
+            self._add(new)
             wrong += others
         if wrong:
             warnings.warn(f"{path}: {wrong} lines hold no event and are left out", stacklevel=3)

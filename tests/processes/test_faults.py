@@ -91,7 +91,10 @@ def test_what_lasts_for_a_while_is_undone_and_the_run_finishes() -> None:
     assert resumed.at - paused.at > 0.29
     assert not any(paused.at + 0.05 < p.end < resumed.at for p in run.trace.all(Phase, "worker:1"))
     assert f"paused as planned ({faults[0]})" == paused.words
-    assert run.reality.word == "emulated" and "worker:0 is made 3 times slower" in run.reality.why
+    assert (
+        run.reality.word == "emulated"
+        and "worker:0 is slowed to 3 times its time" in run.reality.why
+    )
 
 
 def test_a_fault_for_which_the_run_is_over_too_soon_does_not_happen() -> None:

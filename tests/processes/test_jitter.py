@@ -54,7 +54,7 @@ def test_each_step_takes_the_delay_that_was_drawn_for_it(name: str, framework: s
             # and nothing else does
             assert statistics.median(took[n] for n in range(1, 16) if not late[task][n]) < 0.25
     assert run.reality.word == run.result["reality"] == "emulated"
-    assert f"the steps of all workers vary by {form}" in run.reality.why
+    assert f"are jittered by {form}" in run.reality.why
 
 
 @pytest.mark.parametrize("framework", ["torch", "tensorflow"])
@@ -69,7 +69,7 @@ def test_device_time_is_multiplied_by_what_was_drawn(framework: str) -> None:
     assert all(took[n] >= expected[n] for n in range(12))
     with of_times():
         assert statistics.median(took[n] - expected[n] for n in range(1, 12)) < 0.1
-    assert "the steps of worker:1 vary by lognormal:1" in run.reality.why
+    assert "worker:1 is jittered by lognormal:1" in run.reality.why
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_jitter_is_ordered_and_ended_while_a_run_goes_on(name: str, framework: s
         run.stop()
     words = [e.words for e in run.trace.all(Lifecycle, state="jittered")]
     assert words == ["jittered by one_in:2:400ms", "no longer jittered"]
-    assert "the steps of worker:1 vary by one_in:2:400ms from " in run.reality.why
+    assert "worker:1 is jittered by one_in:2:400ms from " in run.reality.why
     assert SavedRun(run.run_dir).reality == run.reality
     assert "jittered by one_in:2:400ms" in Timeline(run).table()
 

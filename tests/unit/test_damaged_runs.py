@@ -289,7 +289,7 @@ def test_whatever_became_of_a_run_it_is_read_without_a_traceback(
         look_at_all(path)
 
 
-def test_a_run_of_another_version_says_which_wrote_it_and_what_can_still_be_read(
+def test_a_run_of_another_version_is_refused(
     tmp_path: Path,
 ) -> None:
     files = RunDir(tmp_path)
@@ -298,12 +298,8 @@ def test_a_run_of_another_version_says_which_wrote_it_and_what_can_still_be_read
     assert SavedRun(tmp_path).spec.workers == 1  # all that is known of it can be read
     asked = json.loads((tmp_path / "spec.json").read_text())
     (tmp_path / "spec.json").write_text(json.dumps(asked | {"flux": 3}))
-    with pytest.raises(SpecError, match="flux") as caught:
+    with pytest.raises(SpecError, match="flux"):
         SavedRun(tmp_path)
-    said = str(caught.value)
-    assert "9.9 wrote this one, and Trace.of_run still reads its events" in said
-    assert "\n" not in said and "http" not in said
-    assert len(Trace.of_run(tmp_path)) == 1
 
 
 WORDS = st.sampled_from(

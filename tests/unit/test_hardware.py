@@ -552,7 +552,7 @@ def test_whatever_is_imposed_makes_a_run_emulated() -> None:
     for spec in (RunSpec(device_ms=5), RunSpec(slow={"worker:1": 3})):
         assert hardware.plan(spec, LAPTOP).reality == "emulated"
     assert (
-        "worker:1 is made 3 times slower"
+        "worker:1 is slowed to 3 times its time"
         in why(RunSpec(slow={"worker:1": 3}), LAPTOP, "reality").why
     )
 

@@ -32,11 +32,11 @@ def linked(mbit: float | None, at: float) -> Lifecycle:
     ("fields", "why"),
     [
         ({"device_ms": 20}, "a step sleeps 20 ms in place of a device."),
-        ({"slow": {"worker:1": 3}}, "worker:1 is made 3 times slower."),
-        ({"jitter": "exponential:5ms"}, "the steps of all workers vary by exponential:5ms."),
+        ({"slow": {"worker:1": 3}}, "worker:1 is slowed to 3 times its time."),
+        ({"jitter": "exponential:5ms"}, "worker:0, worker:1 are jittered by exponential:5ms."),
         (
             {"jitter": {"worker:1": "one_in:9:50ms"}},
-            "the steps of worker:1 vary by one_in:9:50ms.",
+            "worker:1 is jittered by one_in:9:50ms.",
         ),
         (
             {"hosts": 2, "link": {"*": Link(mbit=50), 1: Link(mbit=10)}},
@@ -75,33 +75,37 @@ def test_nothing_imposed_is_measured_and_faults_are_real() -> None:
 @pytest.mark.parametrize(
     ("events", "why"),
     [
-        ([slowed(4, 2.1)], "worker:1 is made 4 times slower from 2.1 s on."),
-        ([slowed(4, 2.1), slowed(1, 4.0)], "worker:1 is made 4 times slower from 2.1 s to 4.0 s."),
+        ([slowed(4, 2.1)], "worker:1 is slowed to 4 times its time from 2.1 s."),
+        (
+            [slowed(4, 2.1), slowed(1, 4.0)],
+            "worker:1 is slowed to 4 times its time from 2.1 s until 4.0 s.",
+        ),
         (
             [slowed(4, 2.1), slowed(2, 3.0), slowed(1, 4.0), slowed(1, 5.0)],
-            "worker:1 is made up to 4 times slower from 2.1 s to 4.0 s.",
+            "worker:1 is slowed to 4 times its time from 2.1 s until 3.0 s and "
+            "worker:1 is slowed to 2 times its time from 3.0 s until 4.0 s.",
         ),
         (
             [jittered("exponential:5ms", 2.1), jittered("", 4.0)],
-            "the steps of worker:1 vary by exponential:5ms from 2.1 s to 4.0 s.",
+            "worker:1 is jittered by exponential:5ms from 2.1 s until 4.0 s.",
         ),
-        ([linked(50, 2.1)], "the link of host:0 is set to 50 Mbit/s, 0 ms from 2.1 s on."),
+        ([linked(50, 2.1)], "host:0 is linked: 50 Mbit/s, 0 ms from 2.1 s."),
         (
             [linked(50, 2.1), linked(None, 4.0)],
-            "the link of host:0 is set to 50 Mbit/s, 0 ms from 2.1 s to 4.0 s.",
+            "host:0 is linked: 50 Mbit/s, 0 ms from 2.1 s until 4.0 s.",
         ),
         (
             [linked(50, 2.1), linked(10, 3.0)],
-            "the link of host:0 is changed from 2.1 s on.",
+            "host:0 is linked: 50 Mbit/s, 0 ms from 2.1 s until 3.0 s and "
+            "host:0 is linked: 10 Mbit/s, 0 ms from 3.0 s.",
         ),
         (
             [linked(None, 2.1)._replace(loss=0.05), linked(None, 4.0)],
-            "the link of host:0 is set to any number of Mbit/s, 0 ms, 5 % lost "
-            "from 2.1 s to 4.0 s.",
+            "host:0 is linked: unlimited, 0 ms, 5 % lost from 2.1 s until 4.0 s.",
         ),
         (
             [Lifecycle("host:1", "cut", "", 2.1), Lifecycle("host:1", "healed", "", 4.0)],
-            "host:1 is cut off from 2.1 s to 4.0 s.",
+            "host:1 is cut from 2.1 s until 4.0 s.",
         ),
     ],
 )
@@ -124,4 +128,6 @@ def test_a_link_without_limit_and_delay_imposes_nothing() -> None:
 
 def test_a_straggler_from_the_start_that_is_let_go_was_slow_until_then() -> None:
     spec = RunSpec(workers=2, slow={"worker:1": 4})
-    assert told(slowed(1, 3.0), spec=spec)[1] == "worker:1 is made 4 times slower until 3.0 s."
+    assert (
+        told(slowed(1, 3.0), spec=spec)[1] == "worker:1 is slowed to 4 times its time until 3.0 s."
+    )

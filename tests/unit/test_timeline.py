@@ -235,7 +235,7 @@ def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> No
     assert (
         repr(emulated) == "Timeline(multi_worker_mirrored · torch · 2 workers, 2 tasks, emulated)"
     )
-    assert "worker:1 is made 3 times slower" in emulated.scene["badge"] and [
+    assert "worker:1 is slowed to 3 times its time" in emulated.scene["badge"] and [
         f["state"] for f in emulated.scene["faults"]
     ] == ["slowed"]
     measured = saved_run(tmp_path / "b")
