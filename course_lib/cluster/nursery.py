@@ -190,6 +190,8 @@ def begin(lifeline: int | None, framework: str, fd: str) -> NoReturn:
         if not fds or threads != 1:
             why = f"{threads} threads and {len(fds)} descriptors; there must be one of each"
             print(f"not forked: {why}", file=sys.stderr, flush=True)
+            for descriptor in fds:  # so that the kernel process is not kept waiting
+                os.close(descriptor)
             continue
         with socket.socket(fileno=fds[0]) as sock:
             try:

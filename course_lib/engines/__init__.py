@@ -4,7 +4,7 @@ library that it runs on.
 """
 
 import importlib.util
-from typing import Any, Protocol
+from typing import Any
 
 from course_lib.cluster import nursery
 from course_lib.cluster.pipes import Channel
@@ -13,39 +13,26 @@ from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec
 
 
-class Engine(Protocol):
-    """Starts the processes of one run."""
+class Engine:
+    """Starts the processes of one run: on this machine; other engines are kinds of it."""
 
     def machine(self, here: Machine) -> Machine:
         """Return the machine that the run has; `here` is this one, or a share of it."""
+        return here
 
     def supervisor(self, framework: str, start_method: str, timeout: float) -> Channel:
         """A channel to a supervisor that waits for its order to start."""
+        return nursery.supervisor(framework, start_method, timeout)
 
     def last_words(self, framework: str) -> str:
         """The end of what a supervisor that is gone has printed."""
+        return nursery.last_words(framework)
 
     def release(self) -> None:
         """Free what was reserved for the run: it is over, or will not be."""
 
 
-class Local:
-    """This machine."""
-
-    def machine(self, here: Machine) -> Machine:
-        return here
-
-    def supervisor(self, framework: str, start_method: str, timeout: float) -> Channel:
-        return nursery.supervisor(framework, start_method, timeout)
-
-    def last_words(self, framework: str) -> str:
-        return nursery.last_words(framework)
-
-    def release(self) -> None:
-        """Nothing is reserved."""
-
-
-LOCAL = Local()
+LOCAL = Engine()
 
 
 def find(spec: RunSpec, together: bool = False) -> tuple[Engine, RunSpec]:

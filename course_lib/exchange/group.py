@@ -45,12 +45,14 @@ class Meeting:
         self._secret = secrets.token_bytes(_SECRET)
         self.doors: list[socket.socket] = []
         left: dict[str, Any] = {"secret": self._secret.hex()}
-        if place.count(place[rank]) > 1:
-            Path(self._path(rank)).unlink(missing_ok=True)
-            self._open(socket.AF_UNIX, self._path(rank))
         if len(set(place)) > 1:
             left["tcp"] = self._open(socket.AF_INET, (address, 0)).getsockname()
+        near = place.count(place[rank]) > 1
+        if near:  # nobody may come in with the secret of a rank that was here before
+            Path(self._path(rank)).unlink(missing_ok=True)
         self.leave(f"{rank}.door", left)
+        if near:
+            self._open(socket.AF_UNIX, self._path(rank))
 
     def near(self, peer: int) -> bool:
         """Return whether a peer is on this host."""

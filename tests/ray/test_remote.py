@@ -21,7 +21,7 @@ from course_lib.cluster.node import Node, Report
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.run import Run
 from course_lib.cluster.supervisor import Supervisor
-from course_lib.engines import Local
+from course_lib.engines import Engine
 from course_lib.engines.ray.remote import Away
 from course_lib.errors import TaskFailed
 from course_lib.launch import prepare
@@ -32,7 +32,7 @@ from course_lib.strategies.gate import Request
 from tests.helpers import until
 
 
-class TwoNodes(Local):
+class TwoNodes(Engine):
     """An engine with a node for even tasks and one for odd ones."""
 
     def __init__(self) -> None:

@@ -15,6 +15,7 @@ from ray.util import placement_group_table
 from course_lib.cluster.node import Report
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.supervisor import Supervisor
+from course_lib.engines import Engine
 from course_lib.engines.ray.cluster import (
     ADVICE,
     SILENT,
@@ -45,7 +46,7 @@ ASKED = 8  # times that a clock is read before a run; the quickest answer counts
 _RESTART = "a new start on the Ray cluster"
 
 
-class RayEngine:
+class RayEngine(Engine):
     """The cluster at an address (None: the one that is here), and room on it for one run.
 
     `spec`: the run with its tasks placed. Raises `Unavailable` if there is no such cluster, no
