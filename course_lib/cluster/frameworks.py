@@ -89,12 +89,8 @@ def prepare(task: Task) -> None:
         tf.config.threading.set_inter_op_parallelism_threads(max(2, task.threads) + waiting)
     elif task.spec.framework == "torch":
         host, port = next(iter(task.addresses.values()))[0].rsplit(":", 1)
-        os.environ.update(
-            MASTER_ADDR=host,
-            MASTER_PORT=port,
-            RANK=str(task.rank),
-            WORLD_SIZE=str(len(task.spec.tasks)),
-        )
+        os.environ |= {"MASTER_ADDR": host, "MASTER_PORT": port}
+        os.environ |= {"RANK": str(task.rank), "WORLD_SIZE": str(len(task.spec.tasks))}
         import torch
 
         torch.set_num_threads(task.threads)

@@ -60,21 +60,16 @@ class Prepared:
 
     def describe(self, files: RunDir, origin: float) -> None:
         """Write all that the tasks need to know into the run's directory. `origin`: see `Run`."""
-        facts = RunFacts(
-            **dict(self.plan),
-            origin=origin,
-            started=time.time(),
-            # under a chief, which hands out the work, workers serve as well
-            services=("ps", "worker") if self.spec.chief else ("ps",),
-            recovers=self.recovers,
-            temporary=self.temporary,
-            sys_path=sys.path,
-            cwd=str(Path.cwd()),
-            version=version("lockstep-course"),
-        )
+        facts: dict[str, Any] = {"origin": origin, "started": time.time()}
+        facts |= {"recovers": self.recovers, "temporary": self.temporary}
+        facts |= {"version": version("lockstep-course")}
+        facts |= {"sys_path": sys.path, "cwd": str(Path.cwd()), **dict(self.plan)}
+        # under a chief, which hands out the work, workers serve as well
+        facts |= {"services": ("ps", "worker") if self.spec.chief else ("ps",)}
         if own := workloads.OWN.get(self.spec.workload):
             own.leave(files.workload)
-        files.describe(self.spec, facts, asdict(self.machine), self.programs, self.schedule)
+        machine = asdict(self.machine)
+        files.describe(self.spec, RunFacts(**facts), machine, self.programs, self.schedule)
 
 
 class Run(Orders):

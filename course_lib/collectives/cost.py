@@ -103,7 +103,7 @@ class ClosedForm:
 class Cost:
     """The cost of a schedule, as `cost` returns it. Bytes are exact whole numbers.
 
-    `sent`, `received` and `reduced` have an entry for each rank, `up` and `down` for each host.
+    `sent` and `received` have an entry for each rank, `up` and `down` for each host.
     """
 
     schedule: Schedule
@@ -112,7 +112,6 @@ class Cost:
     messages: int
     sent: tuple[int, ...]
     received: tuple[int, ...]
-    reduced: tuple[int, ...]
     up: tuple[int, ...]
     down: tuple[int, ...]
     terms: Terms
@@ -155,24 +154,22 @@ def cost(
     """
     place = np.array(schedule.hosts)
     ranks, hosts = schedule.ranks, int(place.max()) + 1
-    carried, added = np.zeros(2 * (ranks + hosts)), np.zeros(ranks)
+    carried = np.zeros(2 * (ranks + hosts))
     times, count = np.zeros(len(Terms._fields)), 0
     for _, alike in groupby(messages(schedule, bytes, itemsize), key=id):
         m, *others = alike
         repeats = 1 + len(others)
         loads, amounts = _loads(m, place)
-        adds = np.bincount(m.dst, m.reduced, ranks)
         slowest = loads[np.argmax(loads @ topology.parameters)]
-        slowest[Terms._fields.index("reduced")] = adds.max()
+        slowest[Terms._fields.index("reduced")] = np.bincount(m.dst, m.reduced, ranks).max()
         times += repeats * slowest
         carried += repeats * amounts
-        added += repeats * adds
         count += repeats * len(m.src)
     terms = Terms(*times.tolist())
-    parts = *np.split(carried, [ranks, 2 * ranks, 2 * ranks + hosts]), added
-    sent, received, up, down, reduced = (tuple(part.astype(int).tolist()) for part in parts)
+    parts = np.split(carried.astype(int), [ranks, 2 * ranks, 2 * ranks + hosts])
+    sent, received, up, down = (tuple(part.tolist()) for part in parts)
     rounds, seconds = len(schedule.rounds), terms.seconds(topology)
-    return Cost(schedule, bytes, rounds, count, sent, received, reduced, up, down, terms, seconds)
+    return Cost(schedule, bytes, rounds, count, sent, received, up, down, terms, seconds)
 
 
 def bus_bandwidth(

@@ -94,17 +94,11 @@ def _facts() -> dict[str, Any]:
     with ThreadPoolExecutor(1) as beside:
         trial = beside.submit(private_network, system)  # goes on while we look at the rest
         gpus = safely(limits.find_gpus, no_gpus)
-        return {
-            "system": system,
-            "python": platform.python_version(),
-            "cpu_name": safely(_cpu_name, "") or platform.machine(),
-            "cores": limits.usable_cores(),
-            "cores_total": os.cpu_count() or 1,
-            "gpus": gpus,
-            "cuda_frameworks": limits.cuda_frameworks() if gpus else (),
-            "tpu": safely(limits.has_tpu, False),
-            "private_network": trial.result(),
-        }
+        facts: dict[str, Any] = {"system": system, "python": platform.python_version()}
+        facts |= {"cores": limits.usable_cores(), "cores_total": os.cpu_count() or 1}
+        facts |= {"cpu_name": safely(_cpu_name, "") or platform.machine(), "gpus": gpus}
+        facts |= {"cuda_frameworks": limits.cuda_frameworks() if gpus else ()}
+        return facts | {"tpu": safely(limits.has_tpu, False), "private_network": trial.result()}
 
 
 def _system() -> str:

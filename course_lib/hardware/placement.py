@@ -56,34 +56,24 @@ def plan(
     gpus, device = _gpus(spec, machine)
     native = _native(spec, gpus)
     ours = native if spec.all_reduce in (NATIVE, "nccl") else _scheduled(spec, machine)
-    reduction = all_reduce or ours
     threads = max(1, machine.cores // spec.workers)
     _refuse_open_doors(spec, machine)
     kind, imposers, network = _network(spec, machine)
     real = reality(spec)
     cores = Reason("cores", f"{count(threads, 'thread')} a worker", _cores(spec, machine, gpus))
-    slower = f"Where a CPU has no instructions for {spec.precision}, this is slower than float32."
-    narrow = spec.precision != "float32" and device.choice == "cpu"
-    reasons = (
-        *(cores, device, reduction, start, memory, network),
-        Reason("reality", real.word, real.why),
-        *([Reason("precision", spec.precision, slower)] if narrow else ()),
-        *machine.settled,  # in place of ours
-    )
-    return Plan(
-        start_method=start.choice,
-        device=device.choice,
-        devices=dict.fromkeys(spec.tasks, "cpu")
-        | {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)}
-        | (dict(machine.devices) if gpus else {}),
-        cores=machine.cores,
-        threads=threads,
-        backend=native.choice,
-        reality=real.word,
-        network=kind,
-        **imposers,
-        reasons=tuple({reason.what: reason for reason in reasons}.values()),
-    )
+    reasons = [cores, device, all_reduce or ours, start, memory, network]
+    reasons.append(Reason("reality", real.word, real.why))
+    if spec.precision != "float32" and device.choice == "cpu":
+        why = f"Where a CPU has no instructions for {spec.precision}, this is slower than float32."
+        reasons.append(Reason("precision", spec.precision, why))
+    reasons += machine.settled  # in place of ours
+    devices = dict.fromkeys(spec.tasks, "cpu")
+    devices |= {f"worker:{i}": f"gpu:{i * spec.replicas}" for i in range(gpus // spec.replicas)}
+    devices |= machine.devices if gpus else {}
+    choices: dict[str, Any] = {"start_method": start.choice, "device": device.choice, **imposers}
+    choices |= {"devices": devices, "cores": machine.cores, "threads": threads, "network": kind}
+    choices |= {"backend": native.choice, "reality": real.word}
+    return Plan(**choices, reasons=tuple({reason.what: reason for reason in reasons}.values()))
 
 
 def _start(spec: RunSpec, machine: Machine) -> Reason:

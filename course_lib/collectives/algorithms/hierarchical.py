@@ -66,17 +66,10 @@ def closed_form(P: int, S: int, hosts: int = 1) -> ClosedForm:
     H, L = hosts, P // hosts
     # the bytes that a rank sends inside its host, and those that a host sends across
     inside, across = 2 * (L - 1) * S / L, 2 * (H - 1) * S / H
-    steps_inside, steps_across = 2 * (L - 1), 2 * (H - 1)
-    terms = Terms(
-        messages=steps_inside,
-        bytes=inside,
-        messages_across=steps_across,
-        bytes_across=across,
-        reduced=inside / 2 + across / L / 2,
-        delays=steps_inside,
-        delays_across=steps_across,
-    )
-    return ClosedForm(steps_inside + steps_across, inside + across / L, terms)
+    steps, steps_across = 2 * (L - 1), 2 * (H - 1)
+    each = inside + across / L
+    terms = Terms(steps, inside, steps_across, across, each / 2, steps, steps_across)
+    return ClosedForm(steps + steps_across, each, terms)
 
 
 def _inside(members: list[np.ndarray], carried: list[np.ndarray], behind: int, op: Op) -> Round:

@@ -23,7 +23,6 @@ ONE_BYTE_A_SECOND = Topology(intra=AlphaBeta(0, 1e-9), inter=AlphaBeta(0, 1), ga
 def test_bytes_of_a_ring_by_rank_and_link():
     price = cost(ring(4).placed(2), 400)
     assert price.sent == price.received == (600, 600, 600, 600)
-    assert price.reduced == (300, 300, 300, 300)
     assert price.up == price.down == (600, 600)
     assert (price.rounds, price.messages, price.busiest_link) == (6, 24, ("host 0 up", 600))
 
