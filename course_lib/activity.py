@@ -65,15 +65,15 @@ def _verb(phrase: str, count: int) -> str:
 
 def names(tasks: Sequence[str]) -> str:
     """Names of tasks: "worker:0 to worker:6 and chief:0"."""
-    found: list[list[str]] = []
+    rows: list[list[str]] = []
     for task in tasks:
-        job, _, index = found[-1][-1].rpartition(":") if found else ("", "", "")
-        if index.isdigit() and task == f"{job}:{int(index) + 1}":
-            found[-1].append(task)
+        job, _, index = task.rpartition(":")
+        if rows and index.isdigit() and rows[-1][-1] == f"{job}:{int(index) - 1}":
+            rows[-1].append(task)
         else:
-            found.append([task])
-    rows = ([f"{r[0]} to {r[-1]}"] if len(r) >= SEVERAL else r for r in found)
-    return _listed([name for row in rows for name in row])
+            rows.append([task])
+    short = ([f"{row[0]} to {row[-1]}"] if len(row) >= SEVERAL else row for row in rows)
+    return _listed([name for row in short for name in row])
 
 
 def _listed(words: Sequence[str]) -> str:

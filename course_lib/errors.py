@@ -2,36 +2,31 @@
 where there is one.
 """
 
-from __future__ import annotations
-
 import contextlib
 import difflib
 import errno
 import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Self
 
 from course_lib.activity import Activity, sentence
 from course_lib.cures import cure_of
-from course_lib.notebook.tracebacks import Folded
+from course_lib.notebook.shell import Folded
 
 OTHER_NAMES = {
-    "ddp": "multi_worker_mirrored",
-    "horovod": "multi_worker_mirrored",
-    "fsdp": "fully_sharded",
-    "zero": "fully_sharded",
-    "tf": "tensorflow",
-    "pytorch": "torch",
-    "batch": "global_batch",
-    "batch_size": "global_batch",
-    "lr": "learning_rate",
-    "num_workers": "workers",
-    "world_size": "workers",
-    "nodes": "hosts",
-    "model": "workload",
-    "dataset": "workload",
-    "backend": "framework",
+    "multi_worker_mirrored": ("ddp", "horovod"),
+    "fully_sharded": ("fsdp", "zero"),
+    "tensorflow": ("tf",),
+    "torch": ("pytorch",),
+    "global_batch": ("batch", "batch_size"),
+    "learning_rate": ("lr",),
+    "workers": ("num_workers", "world_size"),
+    "hosts": ("nodes",),
+    "workload": ("model", "dataset"),
+    "framework": ("backend",),
 }
-"""Names that others use -> ours."""
+"""Our names -> those that others use."""
 MOST_LISTED = 20  # names, beside one that was probably meant
 
 
@@ -55,23 +50,21 @@ class SpecError(LockstepError, ValueError):
         super().__init__(f"{field}={shown}: {allowed}")
 
     @classmethod
-    def of_call(cls, call: str, allowed: str) -> SpecError:
+    def of_call(cls, call: str, allowed: str) -> Self:
         """The error for a call with arguments that it cannot take."""
         error = cls("arguments", call, allowed)
         error.args = (f"{call}: {allowed}",)
         return error
 
     @classmethod
-    def unknown(
-        cls, field: str, value: object, names: Iterable[str], allowed: str = ""
-    ) -> SpecError:
+    def unknown(cls, field: str, value: object, names: Iterable[str], allowed: str = "") -> Self:
         """The error for a name that does not exist, or for a value beside those `allowed`. If
         others use it as a name for something of ours, it suggests ours (ddp:
         multi_worker_mirrored); otherwise the most similar one.
         """
-        names = list(names)
-        other = OTHER_NAMES.get(str(value).lower())
-        near = [other] if other in names else difflib.get_close_matches(str(value), names, n=1)
+        names, given = list(names), str(value)
+        near = [n for n in names if given.lower() in OTHER_NAMES.get(n, ())]
+        near = near or difflib.get_close_matches(given, names, n=1)
         hint = [f"did you mean {near[0]!r}?"] if near else []
         if not (near and len(names) > MOST_LISTED):
             hint.append(f"allowed: {allowed or ', '.join(names)}")
@@ -86,21 +79,15 @@ class Unavailable(LockstepError):
         super().__init__(f"{what} is unavailable here: {why}. {cure}")
 
 
-_FILES = ("another open file", "-n")
-LIMITS = {
-    errno.EMFILE: _FILES,
-    errno.ENFILE: _FILES,
-    errno.ETOOMANYREFS: _FILES,
-    errno.EAGAIN: ("another process", "-u"),
-}
-"""What the system refuses when a limit is reached, and the option of `ulimit` that shows that."""
+LIMITS = {errno.EMFILE: "-n", errno.ENFILE: "-n", errno.ETOOMANYREFS: "-n", errno.EAGAIN: "-u"}
+"""What the system says when a limit is reached -> the option of `ulimit` that shows the limit."""
 
 
 def shortage(error: OSError) -> Unavailable:
     """The error for something that the system refuses, such as another process or open file."""
-    what, option = LIMITS.get(error.errno or 0, ("what a run needs", "-a"))
+    option = LIMITS.get(error.errno or 0, "-a")
     cure = f"Run fewer tasks or clusters at a time, or raise a limit: `ulimit {option}` shows it."
-    return Unavailable(what, str(error), cure)
+    return Unavailable("another process or file", str(error), cure)
 
 
 def line_of(error: BaseException, function: object) -> str:
@@ -134,22 +121,16 @@ class StartTimeout(LockstepError):
         seconds: float,
         importing: str = "",
     ) -> None:
-        self.arrived, self.waiting_for, self.seconds = tuple(arrived), tuple(waiting_for), seconds
-        self.importing = importing
-        total = len(self.arrived) + len(self.waiting_for)
-        text = (
-            f"only {len(self.arrived)}/{total} tasks arrived after {seconds:.0f} s; "
-            f"still waiting for {', '.join(self.waiting_for)}. "
-            "Look at their stderr.log in the run directory."
-        )
-        if importing:
-            text = (
-                f"{importing} was not imported after {seconds:.0f} s, so no task has started. "
-                f"Call warm({importing!r}) some time before the run."
-            )
-        super().__init__(text)
+        self.arrived, self.waiting_for = tuple(arrived), tuple(waiting_for)
+        self.seconds, self.importing = seconds, importing
+        what, cure = f"{importing} was not imported", f"Call warm({importing!r}) before the run."
+        if not importing:
+            what = f"only {len(arrived)} tasks had arrived, and not {', '.join(waiting_for)}"
+            cure = "Look at their stderr.log in the run directory."
+        super().__init__(f"after {seconds:.0f} s {what}. {cure}")
 
 
+@dataclass(eq=False, repr=False)
 class Stalled(LockstepError):
     """A wait ran out, or is in vain. Fields: `does` (task -> what it does; whoever is the cause
     comes first), the same in words, such as "waits in step 3 for ps:0", as `waiting_for` and, once
@@ -160,25 +141,21 @@ class Stalled(LockstepError):
     as it is.
     """
 
-    def __init__(
-        self,
-        does: Mapping[str, Activity],
-        seconds: float,
-        stopping: bool = False,
-        standing: bool = False,
-        cure: str = "",
-    ) -> None:
-        self.does, self.seconds = dict(does), seconds
-        self.stopping, self.standing = stopping, standing
-        what = f"after {seconds:.1f} s the run is not over"
-        end = "Wait longer with wait(timeout=...), or end it with stop()."
-        if standing:
-            what = f"the run has stood still for {seconds:.1f} s"
-            end = f"{cure or 'It goes on when that is over'}; stop() ends it."
-        elif stopping:
-            what = f"after {seconds:.1f} s a run that was told to stop is not over"
-            end = "Call stop(timeout=...) to wait longer."
-        super().__init__(f"{f'{what}: {self.words}' if does else what}. {end}")
+    does: Mapping[str, Activity]
+    seconds: float
+    stopping: bool = False
+    standing: bool = False
+    cure: str = ""
+
+    def __str__(self) -> str:
+        state, end = "is not over", "Wait longer with wait(timeout=...), or end it with stop()"
+        if self.standing:
+            state = "stands still"
+            end = f"{self.cure or 'It goes on when that is over'}; stop() ends it"
+        elif self.stopping:
+            state, end = "was told to stop and is not over", "Wait longer with stop(timeout=...)"
+        words = f": {self.words}" if self.does else ""
+        return f"after {self.seconds:.1f} s the run {state}{words}. {end}."
 
     @property
     def waiting_for(self) -> dict[str, str]:
@@ -189,6 +166,7 @@ class Stalled(LockstepError):
         return sentence(self.does, cures=True)
 
 
+@dataclass(eq=False, repr=False)
 class TaskFailed(LockstepError):
     """A task of a run failed; of several failures this is the first, the root cause.
 
@@ -196,24 +174,24 @@ class TaskFailed(LockstepError):
     (text, may be empty), and `cure` (one line for a known failure of a framework, else empty).
     """
 
-    def __init__(
-        self,
-        task: str,
-        step: int | None,
-        reason: str,
-        remote_traceback: str = "",
-        log_tail: str = "",
-    ) -> None:
-        self.task, self.step, self.reason = task, step, reason
-        self.remote_traceback, self.log_tail = remote_traceback, log_tail
-        self.cure = cure_of(reason, remote_traceback)
-        where = f"{task} failed" + (f" in step {step}" if step is not None else "")
-        parts = [f"{where}: {reason}", *([f"Cure: {self.cure}."] if self.cure else [])]
-        if remote_traceback:
-            parts.append(f"--- traceback on {task} ---\n{remote_traceback.rstrip()}")
-        if log_tail:
-            parts.append(f"--- end of the log of {task} ---\n{log_tail.rstrip()}")
-        super().__init__("\n".join(parts))
+    task: str
+    step: int | None
+    reason: str
+    remote_traceback: str = ""
+    log_tail: str = ""
+
+    @property
+    def cure(self) -> str:
+        return cure_of(self.reason, self.remote_traceback)
+
+    def __str__(self) -> str:
+        where = "" if self.step is None else f" in step {self.step}"
+        parts = [f"{self.task} failed{where}: {self.reason}"]
+        parts += [f"Cure: {self.cure}."] * bool(self.cure)
+        texts = {"traceback on": self.remote_traceback, "end of the log of": self.log_tail}
+        for what, text in texts.items():
+            parts += [f"--- {what} {self.task} ---\n{text.rstrip()}"] * bool(text)
+        return "\n".join(parts)
 
 
 class Interrupted(Folded, KeyboardInterrupt):
@@ -257,13 +235,9 @@ class Mismatch(LockstepError):
     def __init__(self, ranks: Sequence[int], calls: Sequence[Mapping[str, object]]) -> None:
         self.ranks, self.calls = tuple(ranks), tuple(map(dict, calls))
         one, other = self.calls
-        parts = ", ".join(
-            f"{name} {one.get(name)} and {other.get(name)}"
-            for name in ("length", "dtype", "algorithm", "schedule")
-            if one.get(name) != other.get(name)
-        )
-        who = f"ranks {self.ranks[0]} and {self.ranks[1]}"
-        super().__init__(f"{who} do not agree: {parts}. All ranks must come with the same.")
+        differ = [f"{n} {one[n]} and {other.get(n)}" for n in one if one[n] != other.get(n)]
+        who = f"ranks {self.ranks[0]} and {self.ranks[1]} do not agree: {', '.join(differ)}"
+        super().__init__(f"{who}. All ranks must come with the same.")
 
 
 @contextlib.contextmanager

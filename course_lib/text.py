@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Sequence
+from itertools import zip_longest
 
 
 def table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
@@ -10,28 +11,13 @@ def table(rows: Sequence[Sequence[str]], right: bool = False) -> str:
 
     `right`: all columns but the first are aligned to the right, as numbers are.
     """
-    columns = zip(*rows, strict=True)
-    widths = [max(len(line) for cell in column for line in cell.split("\n")) for column in columns]
-    lines = []
-    for row in rows:
-        cells = [cell.split("\n") for cell in row]
-        for i in range(max(map(len, cells), default=0)):
-            parts = [cell[i] if i < len(cell) else "" for cell in cells]
-            padded = [
-                part.rjust(width) if right and column else part.ljust(width)
-                for column, (part, width) in enumerate(zip(parts, widths, strict=True))
-            ]
-            lines.append("  ".join(padded).rstrip())
-    return "\n".join(lines)
-
-
-_ASCII = dict(zip("█▒▌▓·\u00d7αβγµ—→…", "#=+%.xabgu->.", strict=True))
-
-
-def ascii_for(error: UnicodeError) -> tuple[str, int]:
-    """The error handler of a stream that cannot write all our characters: similar ones in ASCII."""
-    assert isinstance(error, UnicodeEncodeError)
-    return "".join(_ASCII.get(c, "?") for c in error.object[error.start : error.end]), error.end
+    cells = ([cell.split("\n") for cell in row] for row in rows)
+    lines = [line for row in cells for line in zip_longest(*row, fillvalue="")]
+    texts = list[list[str]]()
+    for column in zip(*lines, strict=True):
+        width, side = max(map(len, column)), ">" if right and texts else "<"
+        texts.append([f"{part:{side}{width}}" for part in column])
+    return "\n".join("  ".join(line).rstrip() for line in zip(*texts, strict=True))
 
 
 _NUMBERS = r"[-+\d\s.,:()\[\]{}eEjnaifTrulsFpot]"  # also nan, inf, True, 1j, np.float64(1.0)

@@ -34,7 +34,7 @@ from course_lib.cluster.roster import Attempt
 from course_lib.cluster.task import Task
 from course_lib.cures import GONE
 from course_lib.errors import LIMITS, Injected, RankLost, shortage
-from course_lib.notebook import tracebacks
+from course_lib.notebook import shell
 from course_lib.record.beats import Beats
 from course_lib.record.events import Recorder, clock, keep_to
 from course_lib.record.files import private
@@ -170,7 +170,7 @@ def _leave_error(
     elif isinstance(error, OSError) and error.errno in LIMITS:
         reason += f". {shortage(error).cure}"
     reason = shortened(reason, 1200)
-    text = shortened(tracebacks.in_words(error, __file__, files.cells()), _TRACEBACK_CHARS)
+    text = shortened(shell.in_words(error, __file__, files.cells()), _TRACEBACK_CHARS)
     # it only reports the loss of another task, as far as its kind or its framework's words tell
     echo = isinstance(error, (RankLost, ConnectionError, EOFError))
     echo = echo or type(error).__name__ in _ECHOES or bool(re.search(GONE, str(error)))

@@ -18,17 +18,11 @@ def names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     these for public as well.
     """
     tree = ast.parse(Path(str(sys.modules[package].__file__)).read_text())
-    imports = [node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
-    places = {
-        alias.asname: (str(node.module), alias.name)
-        for node in imports
-        for alias in node.names
-        if alias.asname
-    }
+    imports = (node for node in ast.walk(tree) if isinstance(node, ast.ImportFrom))
+    aliases = ((str(node.module), alias) for node in imports for alias in node.names)
+    places = {alias.asname: (module, alias.name) for module, alias in aliases if alias.asname}
 
     def __getattr__(name: str) -> Any:
-        if name == "__all__":  # asked for by `from ... import *`
-            return sorted(places)
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = places[name]

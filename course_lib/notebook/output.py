@@ -8,9 +8,8 @@ import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from importlib.machinery import ModuleSpec, PathFinder
-from types import ModuleType
 from typing import Any, TextIO
 
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
@@ -28,28 +27,20 @@ class QuietTensorFlow:
     """
 
     @staticmethod
-    def find_spec(
-        name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
+    def find_spec(name: str, path: Any = None, target: Any = None) -> ModuleSpec | None:
         if name != "tensorflow" or LEVEL in os.environ:
             return None
         spec = PathFinder.find_spec(name, path, target)
-        loader: Any = spec and spec.loader
-        if loader:
-            loaded = loader.exec_module
-
-            def execute(module: ModuleType) -> None:
-                os.environ.setdefault(LEVEL, "3")
-                with without_remarks():
-                    loaded(module)
-
-            loader.exec_module = execute
+        if spec and spec.loader:
+            loader: Any = spec.loader
+            loader.exec_module = without_remarks()(loader.exec_module)
         return spec
 
 
 @contextlib.contextmanager
 def without_remarks() -> Iterator[None]:
     """Print what compiled code writes to stderr in this block at its end, without remarks."""
+    os.environ.setdefault(LEVEL, "3")
     sys.stderr.flush()
     with tempfile.TemporaryFile() as kept:
         stderr = os.dup(2)
@@ -73,13 +64,9 @@ class _Few(io.TextIOBase):
         self.out, self.count = out, 0
 
     def write(self, text: str) -> int:
-        if self.count < MOST:
-            self.out.write(text[: MOST - self.count])
+        self.out.write(text[: max(0, MOST - self.count)])
         self.count += len(text)
         return len(text)
-
-    def flush(self) -> None:
-        self.out.flush()
 
 
 @contextlib.contextmanager
@@ -95,5 +82,4 @@ def few_words(name: str) -> Iterator[None]:
         for each in few:
             if each.count > MOST:
                 what = f"{name} printed {each.count:,} characters in this check"
-                how = f"the first {MOST:,} are shown. To see more, call it yourself"
-                each.out.write(f"\n[... {what}; {how}.]\n")
+                each.out.write(f"\n[... {what}; the first {MOST:,} are shown.]\n")

@@ -41,7 +41,7 @@ import psutil
 from pydantic import BaseModel
 
 from course_lib.errors import Damaged, LockstepError, SpecError
-from course_lib.notebook import tracebacks
+from course_lib.notebook import shell
 from course_lib.record import pickles
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import leave, opened, read, read_lines, whole
@@ -183,7 +183,7 @@ class RunDir:
             json.dumps(dict(machine), indent=1).encode(),
             pickles.dumps(dict(programs)),
             pickle.dumps(schedule),
-            json.dumps(tracebacks.cells() if own else {}).encode(),
+            json.dumps(shell.cells() if own else {}).encode(),
         )
         for name, content in zip(DESCRIBED, contents, strict=True):
             leave(self.path / name, content)
@@ -216,7 +216,7 @@ class RunDir:
         """What `describe` was given."""
         return pickle.loads((self.path / "schedule.pickle").read_bytes())
 
-    def cells(self) -> tracebacks.Cells:
+    def cells(self) -> shell.Cells:
         """The notebook's cells when the run began, for tracebacks."""
         return dict(json.loads((self.path / "cells.json").read_text()))
 

@@ -141,4 +141,4 @@ def test_a_supervisor_that_may_start_no_process_says_so_with_the_cure(
     signal.signal(signal.SIGINT, handler)
     [said] = ours.receive() or []
     problem = Unavailable(*said["unavailable"])
-    assert (problem.what, "ulimit -u" in problem.cure) == ("another process", True)
+    assert "ulimit -u" in problem.cure

@@ -12,7 +12,7 @@ from IPython.utils.capture import capture_output
 
 from course_lib import start
 from course_lib.errors import Interrupted, SpecError
-from course_lib.notebook import tracebacks
+from course_lib.notebook import shell as ipython
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_calls_in_a_library_are_one_line_and_the_learners_lines_are_whole() -> N
     try:
         failing([])
     except np.linalg.LinAlgError as error:
-        text = tracebacks.in_words(error, "", {})
+        text = ipython.in_words(error, "", {})
     assert "in failing\n    np.linalg.inv(np.zeros((2, 3)))" in text
     assert "call" in text and " inside numpy (" in text and "def " not in text
     assert text.endswith("LinAlgError: Last 2 dimensions of the array must be square\n")
@@ -86,21 +86,21 @@ def test_an_error_of_ours_alone_keeps_all_its_lines() -> None:
     try:
         start("one_device", batch=64)
     except SpecError as error:
-        ours = tracebacks.in_words(error, __file__, {})
+        ours = ipython.in_words(error, __file__, {})
     assert ours.count("course_lib/") > 2 and "... " not in ours
 
 
 def test_a_cell_is_called_by_its_number_in_a_task_that_cannot_read_it(shell: Any) -> None:
     shell.run_cell("def mine():\n    return 1 / 0", store_history=True)
-    cells = json.loads(json.dumps(tracebacks.cells()))
+    cells = json.loads(json.dumps(ipython.cells()))
     try:
         shell.user_ns["mine"]()
     except ZeroDivisionError as error:
         for name in cells:
             linecache.cache.pop(name)
-        text = tracebacks.in_words(error, __file__, cells)
+        text = ipython.in_words(error, __file__, cells)
     assert text.startswith('  File "Cell In[1]", line 2, in mine\n    return 1 / 0\n')
-    assert tracebacks.cells()  # and a notebook's own are not lost
+    assert ipython.cells()  # and a notebook's own are not lost
 
 
 MEANT = {
