@@ -6,7 +6,7 @@ import contextlib
 import difflib
 import errno
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -40,21 +40,15 @@ class LockstepError(Folded, Exception):
 class SpecError(LockstepError, ValueError):
     """A request is impossible or wrong; raised before any process starts.
 
-    Fields: `field` (what was set), `value` (to what), `allowed` (what may stand there).
+    Fields: `field` (what was set, "" where it is a call), `value` (to what), `allowed` (what may
+    stand there).
     """
 
     def __init__(self, field: str, value: object, allowed: str) -> None:
         self.field, self.value, self.allowed = field, value, allowed
         shown = repr(value).replace("\n", " ")
         shown = shown if len(shown) <= 200 else f"{shown[:200]}..."
-        super().__init__(f"{field}={shown}: {allowed}")
-
-    @classmethod
-    def of_call(cls, call: str, allowed: str) -> Self:
-        """The error for a call with arguments that it cannot take."""
-        error = cls("arguments", call, allowed)
-        error.args = (f"{call}: {allowed}",)
-        return error
+        super().__init__(f"{field}={shown}: {allowed}" if field else f"{value}: {allowed}")
 
     @classmethod
     def unknown(cls, field: str, value: object, names: Iterable[str], allowed: str = "") -> Self:
@@ -241,10 +235,14 @@ class Mismatch(LockstepError):
 
 
 @contextlib.contextmanager
-def trying(what: str) -> Iterator[None]:
-    """Say in a `ValueError` of one line what failed in the block, and how."""
+def trying(what: str, error_of: Callable[[str], Exception] = ValueError) -> Iterator[None]:
+    """Say in one line what failed in the block, and how; as a `ValueError`, or as the error that
+    `error_of(text)` makes.
+    """
     try:
         yield
+    except SpecError:
+        raise
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise ValueError(f"{what}: {type(error).__name__}: {reason}") from error
+        raise error_of(f"{what}: {type(error).__name__}: {reason}") from error

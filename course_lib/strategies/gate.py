@@ -21,7 +21,7 @@ from course_lib.spec.settings import MAX_BATCH, MAX_REPLICAS, NATIVE
 from course_lib.strategies import trial
 from course_lib.strategies.catalog import STRATEGIES, find, missing
 from course_lib.strategies.strategy import Refusals, Strategy
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 
 Program = Callable[..., Any]
 

@@ -17,7 +17,7 @@ from course_lib.record.events import Metric, clock
 from course_lib.record.measures import MEMORY, Memory
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.optimizers import STATE
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 
 Formula = Callable[[RunSpec, Sketch, int], Memory]
 """A run, its model, and the examples that a replica computes at a time -> the memory of each task.

@@ -148,7 +148,7 @@ class TrainingStep(Phases, ABC):
         self._end = self.now()
         return True
 
-    def read(self, share: int = 0, of: int = 1, batch: int | None = None) -> tuple[Any, Any]:
+    def read(self, share: int = 0, of: int = 1, batch: int = 0) -> tuple[Any, Any]:
         """Inputs and targets of the `share`-th of `of` equal slices of the step's global batch
         (`batch`: its size, if it is not that of the run). The phase `read` ends with it.
 

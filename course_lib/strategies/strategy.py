@@ -9,7 +9,7 @@ from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import MAX_WORKERS
 from course_lib.strategies.memory import Formula, Memory, data_parallel
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 
 WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
 

@@ -17,7 +17,7 @@ from course_lib.record.reality import computing
 from course_lib.record.rundir import Reason
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 
 
 def summarize(run: Run) -> dict[str, Any]:

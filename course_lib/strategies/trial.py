@@ -16,7 +16,7 @@ from course_lib.hardware import Reason
 from course_lib.record.events import clock
 from course_lib.record.progress import Line, of_run
 from course_lib.spec.run_spec import RunSpec
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 from course_lib.workloads.workload import Workload
 
 MADE_OF: WeakKeyDictionary[Workload, str] = WeakKeyDictionary()

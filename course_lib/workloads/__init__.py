@@ -10,10 +10,11 @@ import inspect
 import runpy
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, trying
 from course_lib.notebook import lazy
 from course_lib.spec.run_spec import RunSpec
 from course_lib.workloads.workload import OURS, OWN, Workload
@@ -35,33 +36,24 @@ def named(workload: Any) -> str:
     """
     if isinstance(workload, Workload):
         return workload.name
-    if not isinstance(workload, str):
-        text = "the name of a workload, or a Workload(...)"
-        raise SpecError("workload", type(workload).__name__, text)
-    if workload.endswith(".py"):
-        raise SpecError("workload", workload, f"name the Workload in it, such as {workload}:mine")
-    path, _, name = workload.rpartition(":")
+    path, _, name = str(workload).rpartition(":")
     if not path.endswith(".py"):
-        return workload
-    try:
-        there = Path(path).is_file()
-    except OSError:  # such as a name that is too long
-        there = False
-    if not there:
+        if isinstance(workload, str) and not workload.endswith(".py"):
+            return workload
+        text = "the name of a workload, a Workload(...), or the file and name of one: my.py:mine"
+        raise SpecError("workload", workload, text)
+    if not Path(path).is_file():
         raise SpecError("workload", workload, f"there is no file {path}")
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python file.py` does; the tasks have it from here
-    try:
-        found = runpy.run_path(path, run_name=Path(path).stem)
-    except Exception as error:
-        problem = f"{path} cannot be run: {type(error).__name__}: {error}"
-        raise SpecError("workload", workload, problem) from error
-    if not isinstance(found.get(name), Workload):
-        names = [key for key, value in found.items() if isinstance(value, Workload)]
-        has = f"it has {', '.join(names)}" if names else "it has none"
-        raise SpecError("workload", workload, f"{path} has no Workload called {name}; {has}")
-    return str(found[name].name)
+    with trying(f"{path} cannot be run", partial(SpecError, "workload", workload)):
+        values = runpy.run_path(path, run_name=Path(path).stem)
+    if not isinstance(values.get(name), Workload):
+        there = [key for key, value in values.items() if isinstance(value, Workload)]
+        has = ", ".join(there) or "none"
+        raise SpecError("workload", workload, f"{path} has no Workload called {name}; it has {has}")
+    return str(values[name].name)
 
 
 def find(name: str) -> Callable[..., Workload]:
@@ -85,6 +77,3 @@ def load(spec: RunSpec) -> Workload:
     """The workload of a run. Raises `SpecError` if there is none of its name."""
     given = {field: getattr(spec, field) for field in fields(spec.workload)}
     return find(spec.workload)(**given)
-
-
-__all__ = ["OWN", "WORKLOADS", "Workload", "fields", "find", "load", "named"]

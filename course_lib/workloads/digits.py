@@ -68,20 +68,12 @@ def wide(parameters: int) -> Workload:
 @functools.cache
 def images(shape: tuple[int, ...] = (PIXELS,)) -> tuple[Examples, Examples]:
     """1437 images of this shape to train with and 360 to test with, pixels from 0 to 1."""
-    table = _table()
+    # read from the file itself: importing scikit-learn takes longer than starting a cluster
+    package = importlib.util.find_spec("sklearn")
+    assert package and package.origin
+    table = np.loadtxt(Path(package.origin).parent / "datasets/data/digits.csv.gz", delimiter=",")
     x, y = (table[:, :-1] / 16).astype(np.float32), table[:, -1].astype(np.int64)
     order = np.random.default_rng(0).permutation(len(x))  # the file goes writer by writer
     train, test = order[TEST:], order[:TEST]
     x = x.reshape(-1, *shape)
     return Examples((x[train], y[train])), Examples((x[test], y[test]))
-
-
-def _table() -> np.ndarray:
-    """The data as scikit-learn ships it: 64 pixels from 0 to 16 and the class, a row an image.
-
-    Read from the file itself: importing scikit-learn for it takes longer than starting a cluster.
-    """
-    package = importlib.util.find_spec("sklearn")
-    assert package and package.origin
-    file = Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz"
-    return np.loadtxt(file, delimiter=",")

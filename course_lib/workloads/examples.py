@@ -1,21 +1,26 @@
-"""Data to train and to test with: inputs and their targets, example by example."""
+"""Data to train and to test with: inputs and their targets, example by example, in structures of
+arrays.
+
+A structure is an array, or a framework's tensor, or a dict, tuple or list, named tuples too, of
+structures. Each array in it is a leaf. The functions for structures serve both frameworks, and
+import neither.
+"""
 
 from __future__ import annotations
 
 import itertools
 import operator
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from course_lib.errors import SpecError
+from course_lib.errors import SpecError, trying
 from course_lib.record import pickles
 from course_lib.record.progress import Line
 from course_lib.text import amount
-from course_lib.workloads.trees import Tree, leaves, mapped, numbered
 
 OTHERS = {
     "collate_fn": "a DataLoader makes batches, and so does each run: give its dataset, "
@@ -28,8 +33,63 @@ KINDS = {"f": np.float32, "i": np.int64, "u": np.int64, "b": np.bool_}
 READ = 2**31  # bytes of examples that are read into memory
 SEVERAL = "a list is one array; several arrays are a tuple or a dict"
 
+Tree = Any
+"""An array or a tensor, or a structure of them."""
+
+NOTHING: tuple[Tree, Tree] = ((), ())
 Pair = tuple[Tree, Tree]
 """Inputs and their targets: arrays (count, *shape of one), or structures of such arrays."""
+
+
+# --- structures ---
+
+
+def mapped(function: Callable[..., Any], tree: Tree, *others: Tree) -> Tree:
+    """The same structure, with what a function makes of each leaf, and of those of others that have
+    the same structure.
+    """
+    if isinstance(tree, dict):
+        every = tree, *others
+        return type(tree)({key: mapped(function, *(each[key] for each in every)) for key in tree})
+    if isinstance(tree, (tuple, list)):
+        parts = (mapped(function, *each) for each in zip(tree, *others, strict=True))
+        return type(tree)(*parts) if hasattr(tree, "_fields") else type(tree)(parts)
+    return function(tree, *others)
+
+
+def leaves(tree: Tree, name: str = "") -> dict[str, Any]:
+    """Name -> leaf, such as `inputs['title']`, if `name` is that of the structure."""
+    if not isinstance(tree, (dict, tuple, list)):
+        return {name: tree}
+    parts = tree.items() if isinstance(tree, dict) else enumerate(tree)
+    return {n: x for key, part in parts for n, x in leaves(part, f"{name}[{key!r}]").items()}
+
+
+def first_leaf(tree: Tree) -> Any:
+    """The first leaf."""
+    return next(iter(leaves(tree).values()))
+
+
+def numbered(tree: Tree) -> Tree:
+    """The same structure, with the number of each leaf in its place."""
+    numbers = itertools.count()
+    return mapped(lambda _: next(numbers), tree)
+
+
+def shapes(tree: Tree) -> Any:
+    """The same structure, with the shape of each leaf in its place: to be shown."""
+    return mapped(lambda leaf: tuple(leaf.shape), tree)
+
+
+def cut(split: Callable[[Any, int], Any], tree: Tree, count: int) -> Iterator[Tree]:
+    """A batch in `count` parts. `split(leaf, count)` are the parts of a leaf, as of
+    `torch.tensor_split` and `tf.split`.
+    """
+    parts = mapped(lambda leaf: iter(split(leaf, count)), tree)
+    return (mapped(next, parts) for _ in range(count))
+
+
+# --- examples ---
 
 
 class Examples:
@@ -62,16 +122,11 @@ class Examples:
             raise SpecError(field, kind, text)
         pair = isinstance(given, (tuple, list)) and len(given) == 2
         self._dataset = None if pair else given
-        if pair:
-            looked_at = self.inputs, self.targets = _pair(given, field)
-        else:
-            try:
+        self.inputs, self.targets = looked_at = _pair(given, field) if pair else NOTHING
+        if not pair:
+            with trying("its first item cannot be read", partial(SpecError, field, kind)):
                 first = given[0]
-            except Exception as error:
-                problem = f"its first item cannot be read ({type(error).__name__}: {error})"
-                raise SpecError(field, kind, problem) from None
             looked_at = mapped(lambda each: each[None], _pair(first, field))
-            self.inputs = self.targets = ()
         every = leaves(looked_at[0], "inputs") | leaves(looked_at[1], "targets")
         counts = {name: len(each) if each.ndim else 0 for name, each in every.items()}
         if len(set(counts.values())) > 1:
@@ -93,13 +148,6 @@ class Examples:
         kinds = mapped(lambda each: f"{each.dtype}{list(each.shape[1:])}", self.take([0]))
         shown = " -> ".join(str(kind).replace("'", "") for kind in kinds)
         return f"Examples({len(self):,} of {shown})"
-
-    def range_of_targets(self, ignored: int | None = None) -> tuple[float, float]:
-        """The least and the largest target that is not `ignored`; of a dataset, (0, 0)."""
-        if self._dataset is not None:
-            return 0, 0
-        targets = self.targets if ignored is None else self.targets[self.targets != ignored]
-        return (targets.min(), targets.max()) if targets.size else (0, 0)
 
     def take(self, indices: Sequence[int] | np.ndarray | slice) -> Pair:
         """These examples, in this order."""
@@ -131,8 +179,8 @@ class Examples:
 
     @classmethod
     def found(cls, folder: Path) -> Examples:
-        """What `leave` wrote. Arrays stay in the files, and come into memory as they are read: once
-        for all the processes that read them.
+        """The examples that `leave` wrote. Arrays stay in the files, and come into memory as they
+        are read: once for all the processes that read them.
         """
         examples, kept = cls.__new__(cls), (folder / "examples.pickle").read_bytes()
         examples._dataset, examples._count, names = pickles.loads(kept)
@@ -142,7 +190,7 @@ class Examples:
 
 
 def iterable(given: Any) -> bool:
-    """Whether it is a dataset that can only be read from its beginning to its end. (PyTorch's
+    """Return whether a dataset can only be read from its beginning to its end. (PyTorch's
     `IterableDataset` has a method for the i-th item, which raises an error.)
     """
     torchs = "IterableDataset" in [kind.__name__ for kind in type(given).__mro__]
@@ -159,38 +207,21 @@ def _read(given: Any, field: str, most: int | None) -> Pair:
     if parts and all(part.shape.rank and part.shape[0] is None for part in parts):
         cure = "give .unbatch() of batches; pad sequences, and fix their length by tf.ensure_shape"
         raise SpecError(field, f"{kind} of items without a length", cure)
-    if _batched(given):
-        shown = ", ".join(str(tuple(part.shape)) for part in parts)
-        text = (
-            f"an item of the {kind}, of shapes {shown}, is one example; of batches give .unbatch()"
-        )
-        warnings.warn_explicit(text, UserWarning, field, 1)
-    read, first, arrays = 0, None, ((), ())
-    with Line(lambda: f"{field}: {read:,} of {count:,} examples are read") as line:
-        for read, item in enumerate(itertools.islice(given, count), 1):
-            pair = _pair(item, field)
-            shapes = mapped(lambda each: (each.dtype.name, each.shape), pair)
-            if first is None:
-                first, size = shapes, count * sum(each.nbytes for each in leaves(pair).values())
-                if size > READ:
-                    cure = f"at most {amount(READ)}: examples=N reads fewer"
-                    raise SpecError(field, f"{count:,} examples, {amount(size)}", cure)
-                arrays = mapped(lambda each: np.empty((count, *each.shape), each.dtype), pair)
-            if shapes != first:
+    items, first = list[Pair](), None
+    with Line(lambda: f"{field}: {len(items):,} of {count:,} examples are read") as line:
+        for item in itertools.islice(given, count):
+            items.append(_pair(item, field))
+            form = mapped(lambda each: (each.dtype.name, each.shape), items[-1])
+            size = count * sum(each.nbytes for each in leaves(items[-1]).values())
+            if size > READ:
+                cure = f"at most {amount(READ)}: examples=N reads fewer"
+                raise SpecError(field, f"{count:,} examples, {amount(size)}", cure)
+            first = first or form
+            if form != first:
                 text = f"as all before it, {first}: pad sequences, and give .unbatch() of batches"
-                raise SpecError(field, f"item {read - 1}, {shapes}", text)
-            mapped(lambda array, each, k=read - 1: operator.setitem(array, k, each), arrays, pair)
+                raise SpecError(field, f"item {len(items) - 1}, {form}", text)
             line()
-    return mapped(lambda array: array[:read], arrays)
-
-
-def _batched(dataset: Any) -> bool:
-    """Whether a `tf.data.Dataset` makes batches of a fixed size, which may be meant as examples."""
-    kind = type(dataset).__name__
-    if "Batch" in kind:
-        return True
-    flat = "Unbatch" in kind or "FlatMap" in kind or "Interleave" in kind
-    return not flat and hasattr(dataset, "_input_dataset") and _batched(dataset._input_dataset)
+    return mapped(lambda *each: np.stack(each), *items) if items else ([], [])
 
 
 def _pair(given: Any, field: str = "examples") -> Pair:
@@ -214,11 +245,9 @@ def _arrays(values: Any, name: str, field: str) -> Tree:
         return type(values)(*parts) if hasattr(values, "_fields") else tuple(parts)
     if hasattr(values, "detach"):
         values = values.detach().cpu()
-    try:
+    error = partial(SpecError, field, f"{name}, a {type(values).__name__}")
+    with trying(f"is no array ({SEVERAL})", error):
         array = np.asarray(values.numpy() if hasattr(values, "numpy") else values)
-    except Exception as error:
-        problem = f"cannot be made an array ({type(error).__name__}: {error}); {SEVERAL}"
-        raise SpecError(field, f"{name}, a {type(values).__name__}", problem) from None
     if array.dtype.kind not in KINDS:
         raise SpecError(field, f"{name} of {array.dtype}", "numbers: floats or whole numbers")
     return array.astype(KINDS[array.dtype.kind], copy=False)

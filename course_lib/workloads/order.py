@@ -5,25 +5,21 @@ and these into shares.
 import functools
 import itertools
 import math
-from collections.abc import Sized
+from typing import Any
 
 import numpy as np
 
 from course_lib.spec.run_spec import RunSpec
 
+Piece = tuple[int, np.ndarray]  # an epoch, and indices into the training data
+
 
 def pieces(
-    spec: RunSpec,
-    examples: Sized,
-    step: int,
-    share: int = 0,
-    of: int = 1,
-    batch: int | None = None,
-    ahead: int = 0,
-) -> list[tuple[int, np.ndarray]]:
-    """Indices into the training `examples`: the `share`-th of `of` equal slices of a step's global
+    spec: RunSpec, data: Any, step: int, share: int = 0, of: int = 1, batch: int = 0, ahead: int = 0
+) -> list[Piece]:
+    """Indices into the training `data`: the `share`-th of `of` equal slices of a step's global
     batch, as pairs of an epoch and its indices, two of them where the next epoch begins in the
-    middle. `batch`: its size, if not that of the run; `of` must divide it. `ahead`: so many
+    middle. `batch`: its size, 0 for that of the run; `of` must divide it. `ahead`: so many
     examples were read beyond those of the steps before.
 
     They depend on nothing but the arguments, so every worker finds its own share.
@@ -42,25 +38,22 @@ def pieces(
     batch = batch or spec.batch
     count = batch // of
     if spec.sampler == "global":
-        return _read(len(examples), spec.seed, 1, 0, ahead + step * batch + share * count, count)
+        return _read(len(data), spec.seed, 1, 0, ahead + step * batch + share * count, count)
     parts, count = of * spec.replicas, count // spec.replicas
     mine = range(share * spec.replicas, (share + 1) * spec.replicas)
-    read = (_read(len(examples), spec.seed, parts, k, step * count, count) for k in mine)
+    read = (_read(len(data), spec.seed, parts, k, step * count, count) for k in mine)
     return list(itertools.chain.from_iterable(read))
 
 
-def _read(
-    examples: int, seed: int, parts: int, part: int, first: int, count: int
-) -> list[tuple[int, np.ndarray]]:
+def _read(examples: int, seed: int, parts: int, part: int, first: int, count: int) -> list[Piece]:
     """So many examples of a part, from the `first` on, counted over all epochs."""
-    end = first + count
-    found: list[tuple[int, np.ndarray]] = []
+    end, read = first + count, list[Piece]()
     while first < end:
         epoch, start = divmod(first, math.ceil(examples / parts))
         order = _orders(examples, seed, epoch, parts)[part]
-        found.append((epoch, order[start : start + end - first]))
-        first += len(found[-1][1])
-    return found
+        read.append((epoch, order[start : start + end - first]))
+        first += len(read[-1][1])
+    return read
 
 
 @functools.lru_cache(maxsize=8)

@@ -29,19 +29,15 @@ import numpy as np
 
 from course_lib.errors import SpecError
 from course_lib.workloads.examples import Examples
-from course_lib.workloads.sketch import Sketch, training_flops
+from course_lib.workloads.layers import Sketch, training_flops
 from course_lib.workloads.workload import Outputs, Workload
 
 CHARACTERS = "\n" + "".join(map(chr, range(32, 127)))
 HELD_OUT = 20  # one character in so many
 STRAY = 0.08  # standard deviation of the initial weights
 WRITTEN, TEMPERATURE = 160, 0.7  # of a sample
-CUT = {
-    "*.queries_keys_values": "columns",
-    "*.attended": "rows",
-    "*.wider": "columns",
-    "*.back": "rows",
-}
+COLUMNS, ROWS = ("*.queries_keys_values", "*.wider"), ("*.attended", "*.back")
+CUT = {**dict.fromkeys(COLUMNS, "columns"), **dict.fromkeys(ROWS, "rows")}
 
 
 def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
@@ -97,8 +93,8 @@ def shapes(layers: int, width: int, context: int) -> list[tuple[int, int]]:
     head after the other, what follows attention, and the two dense layers; the logits.
     """
     block = [(width, 3 * width), (width, width), (width, 4 * width), (4 * width, width)]
-    ends = [(len(CHARACTERS), width), (context, width)], [(width, len(CHARACTERS))]
-    return [*ends[0], *block * layers, *ends[1]]
+    characters = len(CHARACTERS)
+    return [(characters, width), (context, width), *block * layers, (width, characters)]
 
 
 def initial(shapes: list[tuple[int, int]], seed: int) -> list[np.ndarray]:
@@ -117,19 +113,14 @@ def text() -> str:
 
     # what is under a topic's heading: the heading itself is underlined in different ways
     bodies = {name: topic.strip().split("\n", 2)[-1] for name, topic in topics.items()}
-    inside = {
-        name
-        for name, body in bodies.items()
-        if any(body in topic for other, topic in topics.items() if other != name)
-    }
-    return "".join(topic for name, topic in sorted(topics.items()) if name not in inside)
+    alone = (n for n in sorted(topics) if not any(bodies[n] in topics[o] for o in topics if o != n))
+    return "".join(topics[name] for name in alone)
 
 
 def encode(text: str) -> np.ndarray:
     """The number of each character, int64."""
-    other = CHARACTERS.index("?")
     numbers = {character: number for number, character in enumerate(CHARACTERS)}
-    return np.array([numbers.get(character, other) for character in text], np.int64)
+    return np.array([numbers.get(character, numbers["?"]) for character in text], np.int64)
 
 
 def decode(numbers: np.ndarray) -> str:
@@ -143,13 +134,11 @@ def pieces(context: int) -> tuple[Examples, Examples]:
     for each character the next one, both (pieces, context).
     """
     numbers = encode(text())
-    border = len(numbers) - len(numbers) // HELD_OUT
-
-    def cut(part: np.ndarray) -> Examples:
+    border, made = len(numbers) - len(numbers) // HELD_OUT, []
+    for part in numbers[:border], numbers[border:]:
         used = (len(part) - 1) // context * context
-        return Examples((part[:used].reshape(-1, context), part[1 : used + 1].reshape(-1, context)))
-
-    return cut(numbers[:border]), cut(numbers[border:])
+        made.append([part[k : used + k].reshape(-1, context) for k in (0, 1)])
+    return Examples(made[0]), Examples(made[1])
 
 
 # --- what it has learned ---

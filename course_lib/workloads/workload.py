@@ -1,4 +1,6 @@
-"""What is trained, whatever trains it: examples, a model for each framework, a loss, a metric."""
+"""Workloads: examples, a model for each framework, a loss and a metric, whatever trains them.
+Losses and metrics are functions of outputs and targets, each a mean, or a sum and a count.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +10,7 @@ import inspect
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import InitVar, dataclass, field
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +20,25 @@ from course_lib.errors import LockstepError, SpecError, trying
 from course_lib.record import pickles
 from course_lib.record.rundir import RunDir
 from course_lib.text import amount, kind_of
-from course_lib.workloads.examples import Examples, iterable
-from course_lib.workloads.layers import Layer, Shape, glorot
-from course_lib.workloads.losses import IGNORED, LOSSES, METRICS, Metric, in_order, quotient
-from course_lib.workloads.sketch import Sketch, of_layers
-from course_lib.workloads.trees import Tree, first_leaf, leaves, mapped, shapes
+from course_lib.workloads.examples import (
+    Examples,
+    Tree,
+    first_leaf,
+    iterable,
+    leaves,
+    mapped,
+    shapes,
+)
+from course_lib.workloads.layers import Layer, Shape, Sketch, glorot, of_layers
+
+LOSSES = ("cross_entropy", "mean_squared_error", "next_token")
+IGNORED = -100  # a token that `next_token` does not count, as in PyTorch
+LOSS = "neither one number, the mean over the batch, nor (sum, count)"
+TARGETS_FIRST = ("y_true", "labels", "label", "targets", "target")
+
+Metric = Callable[[Any, Any], Any]
+"""How good outputs (examples, ...) are for targets (examples, ...), both numpy arrays or structures
+of them: one number, or a (sum, count), which is added to those of other examples."""
 
 FRAMEWORKS = ("tensorflow", "torch")
 WAYS = ("columns", "rows", "heads")  # to cut a layer
@@ -38,6 +55,81 @@ OURS: set[str] = set()
 
 OWN: dict[str, Workload] = {}
 """A learner's workloads by name; the last one of a name."""
+
+
+# --- losses and metrics ---
+
+
+def accuracy(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """The number of targets, classes from 0 on, that have the largest output, and that of all;
+    those that are `IGNORED` do not count.
+    """
+    hits = np.argmax(outputs, axis=-1) == targets
+    return float(np.sum(hits)), float(np.sum(targets != IGNORED))
+
+
+def mean_squared_error(outputs: np.ndarray, targets: np.ndarray) -> tuple[float, float]:
+    """Sum and count of the squared differences. Raises `ValueError` if the shapes differ."""
+    if outputs.shape != targets.shape:  # numpy would broadcast, and compare each with each
+        raise ValueError("outputs and targets must have the same shape: give a metric=")
+    return np.sum((outputs - targets) ** 2, dtype=float), outputs.size
+
+
+METRICS: dict[str, Metric] = {"accuracy": accuracy, "mean_squared_error": mean_squared_error}
+
+
+def quotient(values: Sequence[Any]) -> float:
+    """The value of a metric: a number, or the quotient of the sums of all (sum, count)."""
+    if not isinstance(values[0], tuple):
+        return float(values[0])
+    total, count = np.sum(values, axis=0, dtype=float)
+    return float(total / (count or 1))
+
+
+def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A loss or metric as a function of outputs and targets. One whose first parameter is called
+    `y_true` or the like, as in Keras and scikit-learn, gets the targets first.
+    """
+    first = ""
+    with contextlib.suppress(ValueError, TypeError):  # of a function in C
+        first = next(iter(inspect.signature(function).parameters), "")
+    if first not in TARGETS_FIRST:
+        return function
+    return lambda outputs, targets: function(targets, outputs)
+
+
+def uneven(loss: Callable[..., Any], outputs: Tree, targets: Tree) -> str:
+    """Why a loss is no mean over examples, or "". `loss(outputs, targets)` is a framework's tensor
+    for some of these examples: a mean, or sum and count.
+    """
+    pairs = len(first_leaf(targets)) // 2
+
+    def mean(parts: int) -> Any:
+        """That of equal parts of the examples."""
+        size = 2 * pairs // parts
+        cuts = (itemgetter(slice(k * size, (k + 1) * size)) for k in range(parts))
+        with trying(f"its loss fails for {size} examples"):
+            return np.mean([loss(*mapped(cut, (outputs, targets))).numpy() for cut in cuts], axis=0)
+
+    if not pairs or np.any((whole := mean(1)) != mean(1)):
+        return ""  # too few, or it draws random numbers
+    means = {parts: mean(parts) for parts in (2, pairs)}
+    off = [n for n, each in means.items() if not np.allclose(whole, each, rtol=1e-4, atol=1e-7)]
+    if not off:
+        return ""
+    if whole.ndim:
+        return "Its loss returns (sum, count): return the sum, not the mean, so that parts add up."
+    return (
+        f"Its loss is no mean over examples: for {2 * pairs} of them, outputs of shape "
+        f"{shapes(outputs)} with targets of {shapes(targets)}, it is {whole:.4g}, and for "
+        f"{off[0]} equal parts of them {means[off[0]]:.4g} on average. So a batch that is divided "
+        "gives other gradients. If it divides by something else than the examples that it is "
+        "given, such as tokens that are no padding, let it return (sum, count). If it compares "
+        "examples with each other, as where shapes broadcast, that is no cure."
+    )
+
+
+# --- workloads ---
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,52 +212,45 @@ class Workload:
     sketches: dict[tuple[str, str], Sketch] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self, examples: int | None) -> None:
-        if not (isinstance(self.name, str) and self.name.isidentifier()):
-            raise SpecError("name", self.name, "a name of letters, digits and _, such as mine")
-        if self.name in OURS and not self.ours:
-            raise SpecError("name", self.name, "the course has one of this name: take another")
         if examples is not None and not any(map(iterable, (self.train, self.test))):
             raise SpecError("examples", examples, "is for datasets that can only be iterated")
         for name in ("train", "test"):
             given = getattr(self, name)
             if not isinstance(given, Examples):
                 object.__setattr__(self, name, Examples(given, name, examples))
-        for name in FRAMEWORKS:
-            builder = getattr(self, name)
-            if builder is not None and not callable(builder):
-                text = "a function without arguments that makes the model, such as lambda: ..."
-                raise SpecError(name, type(builder).__name__, text)
-        if not self.frameworks:
-            raise SpecError("torch", None, "a builder for torch or for tensorflow is missing")
-        if isinstance(self.loss, type):
-            made = f"{self.loss.__name__}() makes one"
-            raise SpecError("loss", self.loss.__name__, f"a function, and this is a class: {made}")
-        if not (callable(self.loss) or self.loss in LOSSES):
-            raise SpecError.unknown("loss", self.loss, [*LOSSES, "a function"])
         if self.metric is None:
             targets = self.train.take([0])[1]
             if not isinstance(targets, np.ndarray):
                 raise SpecError("metric", None, "targets are several arrays: give a function")
             classes = targets.dtype.kind == "i" and self.loss != "mean_squared_error"
             object.__setattr__(self, "metric", "accuracy" if classes else "mean_squared_error")
-        elif not (callable(self.metric) or self.metric in METRICS):
-            raise SpecError.unknown("metric", self.metric, [*METRICS, "a function"])
-        if not (isinstance(self.learning_rate, (int, float)) and 0 < self.learning_rate <= 100):
-            raise SpecError("learning_rate", self.learning_rate, "a number above 0, at most 100")
-        names = self.stages
-        if isinstance(names, str) or len(set(names)) < len(names):
-            text = 'a list of names, each once, such as ["embed", "blocks.0", "logits"]'
-            raise SpecError("stages", names, text)
-        plan = self.parallel
-        if not isinstance(plan, Mapping) or not set(plan.values()) <= set(WAYS):
-            text = f"how each layer is cut, {', '.join(WAYS)}, such as {{'up': 'columns'}}"
-            raise SpecError("parallel", plan, text)
+        for name, known in (("loss", LOSSES), ("metric", METRICS)):
+            if not callable(given := getattr(self, name)) and given not in known:
+                raise SpecError.unknown(name, given, [*known, "a function"])
+        rate, names, plan = self.learning_rate, self.stages, self.parallel
+        named = isinstance(self.name, str) and self.name.isidentifier()
+        small = isinstance(rate, int | float) and 0 < rate <= 100
+        apart = not isinstance(names, str) and len(set(names)) == len(names)
+        cuts = isinstance(plan, Mapping) and set(plan.values()) <= set(WAYS)
+        builders = all(callable(each) for each in (self.torch, self.tensorflow) if each is not None)
+        for name, fine, allowed in (
+            ("name", named, "a name of letters, digits and _, such as mine"),
+            ("name", self.ours or self.name not in OURS, "the course has one of this name"),
+            ("torch", builders, "a function without arguments that makes the model: lambda: ..."),
+            ("torch", self.frameworks, "a builder for torch or for tensorflow is missing"),
+            ("loss", not isinstance(self.loss, type), "a function; a class() makes one"),
+            ("learning_rate", small, "a number above 0, at most 100"),
+            ("stages", apart, "a list of names, each once: ['embed', 'blocks.0', 'logits']"),
+            ("parallel", cuts, f"how each layer is cut, {', '.join(WAYS)}: {{'up': 'columns'}}"),
+        ):
+            if not fine:
+                raise SpecError(name, getattr(self, name), allowed)
         if not self.ours:
             OWN[self.name] = self
 
     @property
     def ours(self) -> bool:
-        """Whether it is one of the course's, which are known by their functions."""
+        """Return whether it is one of the course's, which are known by their functions."""
         return bool(self.layers or self.known)
 
     @property
@@ -193,29 +278,25 @@ class Workload:
                 if each.shape[:1] != first_leaf(first).shape[:1]:
                     raise ValueError(f"{name} has the shape {each.shape}, no row for each example")
             return
-        shape, targets, kind = outputs.shape, first.shape, first.dtype.kind
+        shape, targets = outputs.shape, first.shape
         given = f"its outputs for two examples have the shape {shape}, their targets {targets}"
         if self.loss == "mean_squared_error" and shape != targets:
             raise ValueError(f"{given}; both must be the same (y[:, None] adds a dimension to y)")
         if self.loss not in ("cross_entropy", "next_token"):
             return
-        if shape[:-1] != targets:
-            text = "wants a class for each row of outputs, a whole number from 0 on"
-            raise ValueError(f"{given}; {self.loss} {text}")
-        if kind != "i":
-            raise ValueError(f"{self.loss} wants whole numbers as targets, such as y.astype(int)")
+        if shape[:-1] != targets or first.dtype.kind != "i":
+            text = "wants a class for each row of outputs, whole numbers such as y.astype(int)"
+            raise ValueError(f"{given} of {first.dtype}; {self.loss} {text}")
         for what in ("train", "test"):
-            ignored = IGNORED if self.loss == "next_token" else None
-            low, high = getattr(self, what).range_of_targets(ignored)
-            if low < 0 or high >= shape[-1]:
-                has = f"its {what} targets are from {low:g} to {high:g}, and its model has"
-                if shape[-1] == 1:
-                    other = 'loss="mean_squared_error" with targets of shape (n, 1)'
-                    cure = f"make it {high + 1:g}, without an activation, or take {other}"
-                    raise ValueError(f"{has} 1 output, which can tell no classes apart: {cure}")
-                raise ValueError(f"{has} {shape[-1]} classes, from 0 on")
-        sums, within = outputs.sum(axis=-1), np.all((outputs >= 0) & (outputs <= 1))
-        if shape[-1] > 1 and within and np.allclose(sums, 1, rtol=0, atol=1e-4):
+            classes = np.append(getattr(self, what).targets, 0)  # nothing of a dataset
+            if self.loss == "next_token":
+                classes = classes[classes != IGNORED]
+            if classes.min() < 0 or classes.max() >= shape[-1]:
+                has = f"its {what} targets are from {classes.min()} to {classes.max()}"
+                cure = "make one for each class, without an activation, or take mean_squared_error"
+                raise ValueError(f"{has}, and its model has {shape[-1]} outputs: {cure}")
+        within = np.all((outputs >= 0) & (outputs <= 1)) and shape[-1] > 1
+        if within and np.allclose(outputs.sum(axis=-1), 1, rtol=0, atol=1e-4):
             cure = f"{self.loss} wants logits: leave the softmax at its end out"
             raise ValueError(f"its outputs look like probabilities, and {cure}")
 
@@ -257,13 +338,11 @@ class Workload:
         """What is known of its model in a framework and precision; None if that has not been tried
         yet.
         """
-        if not self.ours:
-            return self.sketches.get((framework, precision))
         if self.layers:
             return of_layers(self.layers, self.input_shape, precision)
         if self.known and precision != "float32":
             return self.known._replace(activations=0)  # only layers tell those
-        return self.known
+        return self.known or self.sketches.get((framework, precision))
 
     def fingerprint(self) -> str:
         """Of what its model and its loss are made of, and of the values of the global names that
@@ -273,7 +352,7 @@ class Workload:
         return hashlib.sha256(pickles.dumps(made_of)).hexdigest()
 
     def built(self, framework: str, seed: int) -> Any:
-        """What its builder for a framework makes."""
+        """Call its builder for a framework."""
         builder = getattr(self, framework)
         takes = inspect.signature(builder).parameters
         return builder(seed=seed) if "seed" in takes else builder()
@@ -315,7 +394,7 @@ class Workload:
 
     @classmethod
     def found(cls, folder: Path) -> Workload:
-        """What `leave` wrote."""
+        """The workload that `leave` wrote."""
         kept = pickles.loads((folder / "workload.pickle").read_bytes())
         sketches = kept.pop("sketches")
         train, test = (Examples.found(folder / name) for name in ("train", "test"))

@@ -131,7 +131,7 @@ BUILDERS: dict[str, tuple[Any, str]] = {
     ),
     "has_too_few_classes": (
         lambda: __import__("torch").nn.Linear(20, 2),
-        "its train targets are from 0 to 3, and its model has 2 classes, from 0 on",
+        "its train targets are from 0 to 3, and its model has 2 outputs: make one for each class",
     ),
     "has_nothing_to_train": (
         lambda: __import__("torch").nn.ReLU(),
@@ -172,7 +172,7 @@ KERAS_BUILDERS: dict[str, tuple[Any, str]] = {
     ),
     "has_two_classes": (
         lambda: __import__("keras").Sequential([__import__("keras").layers.Dense(2)]),
-        "its train targets are from 0 to 3, and its model has 2 classes, from 0 on",
+        "its train targets are from 0 to 3, and its model has 2 outputs: make one for each class",
     ),
     "ends_with_a_softmax": (
         lambda: __import__("keras").Sequential(

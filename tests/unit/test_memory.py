@@ -9,7 +9,7 @@ from course_lib.record import measures
 from course_lib.record.events import Metric
 from course_lib.strategies import catalog
 from course_lib.strategies.memory import Census, per_example
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 from tests.helpers import spec_for
 from tests.unit.test_steps import toy
 

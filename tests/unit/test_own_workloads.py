@@ -15,8 +15,8 @@ from course_lib.record import progress
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.workloads.examples import Examples
-from course_lib.workloads.losses import uneven
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
+from course_lib.workloads.workload import uneven
 from tests.helpers import refused, spec_for
 from tests.screens import refusals, says
 

@@ -42,7 +42,7 @@ from course_lib.record.rundir import RunDir, RunFacts, folder_name
 from course_lib.record.trace import Trace
 from course_lib.record.verdict import Entry, Goal, Standing, quoted
 from course_lib.record.waits import met
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 from tests.made_up import BATCH, SPEC, asynchronous, lockstep
 from tests.screens import says
 

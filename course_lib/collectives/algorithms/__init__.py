@@ -69,7 +69,7 @@ def build(
     schedule = function(workers, **options)
     if not isinstance(schedule, Schedule):
         text = "and must return a Schedule(name, workers, chunks, rounds)"
-        raise SpecError.of_call(f"{name}({workers})", f"returns {kind_of(schedule)}, {text}")
+        raise SpecError("", f"{name}({workers})", f"returns {kind_of(schedule)}, {text}")
     if schedule.workers != workers:
         asked = f"a schedule for {workers} workers was asked for"
         raise SpecError(f"{name}({workers}).workers", schedule.workers, asked)

@@ -13,7 +13,7 @@ from course_lib.strategies.strategy import (
     Strategy,
     no_all_reduce,
 )
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 
 ONE_DEVICE = Strategy(
     name="one_device",

@@ -9,7 +9,7 @@ from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.memory import Memory, on_workers, share_of
 from course_lib.strategies.strategy import Measured, Refusals, Strategy, batch_of, no_all_reduce
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 
 
 def _memory(

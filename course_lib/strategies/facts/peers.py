@@ -10,7 +10,7 @@ from course_lib.strategies.facts.one_machine import check_nccl
 from course_lib.strategies.memory import Memory, on_workers, share_of
 from course_lib.strategies.strategy import Measured, Refusals, Strategy, batch_of, no_all_reduce
 from course_lib.workloads.digits import CLASSES, PER_UNIT
-from course_lib.workloads.sketch import Sketch
+from course_lib.workloads.layers import Sketch
 
 
 def _check_native(spec: RunSpec, machine: Machine) -> Refusals:

@@ -20,10 +20,9 @@ import numpy as np
 import tensorflow as tf
 
 from course_lib.strategies import optimizers
+from course_lib.workloads.examples import Tree, cut, first_leaf, mapped
 from course_lib.workloads.layers import Conv, Dense, Flatten, Layer
-from course_lib.workloads.losses import IGNORED, in_order
-from course_lib.workloads.trees import Tree, cut, first_leaf, mapped
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.workload import IGNORED, Workload, in_order
 
 
 def build(workload: Workload, seed: int, precision: str = "float32") -> keras.Model:

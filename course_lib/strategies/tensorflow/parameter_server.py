@@ -38,7 +38,7 @@ from course_lib.strategies.tensorflow import models, server
 from course_lib.strategies.tensorflow.models import Optimizer, gradient
 from course_lib.strategies.tensorflow.server import ServersStep, Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after, hold
-from course_lib.workloads.trees import cut
+from course_lib.workloads.examples import cut
 
 DRAWS = 1000
 """So many random numbers of a layer are told apart in a step."""

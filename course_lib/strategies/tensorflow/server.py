@@ -41,7 +41,7 @@ from course_lib.strategies.tensorflow import models, steps
 from course_lib.strategies.tensorflow.models import bytes_of
 from course_lib.strategies.tensorflow.steps import KerasStep, bytes_on, pack, unpack
 from course_lib.workloads import order
-from course_lib.workloads.trees import leaves, mapped, numbered
+from course_lib.workloads.examples import leaves, mapped, numbered
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
 POLL = 0.05  # seconds between two looks at the files of others

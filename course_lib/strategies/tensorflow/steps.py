@@ -41,7 +41,7 @@ from course_lib.record.events import clock
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.models import Optimizer, bytes_of, copies_of, first
-from course_lib.workloads.trees import mapped
+from course_lib.workloads.examples import mapped
 
 SILENCE = 60
 """Seconds after which a worker that says nothing is given up."""

@@ -17,10 +17,9 @@ from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.models import gradient, needed
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
-from course_lib.workloads.losses import LOSS, uneven
-from course_lib.workloads.sketch import Sketch
-from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.examples import first_leaf, leaves, mapped, shapes
+from course_lib.workloads.layers import Sketch
+from course_lib.workloads.workload import LOSS, Workload, uneven
 
 BATCH_NORM = (
     "Batch normalisation takes means and variances of each replica's own share of a batch, and "

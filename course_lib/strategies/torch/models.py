@@ -26,10 +26,9 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.optimizers import BETAS, EPSILON, MOMENTUM, WEIGHT_DECAY
+from course_lib.workloads.examples import Tree, first_leaf, mapped
 from course_lib.workloads.layers import Conv, Dense, Flatten, passed
-from course_lib.workloads.losses import IGNORED, in_order
-from course_lib.workloads.trees import Tree, first_leaf, mapped
-from course_lib.workloads.workload import Workload
+from course_lib.workloads.workload import IGNORED, Workload, in_order
 
 LOW: dict[str, Any] = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 

@@ -35,7 +35,7 @@ from course_lib.strategies.optimizers import rates
 from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import models
 from course_lib.strategies.torch.models import bytes_of, local, scale, whole
-from course_lib.workloads.trees import cut, first_leaf
+from course_lib.workloads.examples import cut, first_leaf
 from course_lib.workloads.workload import Outputs
 
 TIMEOUT = timedelta(seconds=60)

@@ -21,9 +21,9 @@ from course_lib.strategies.torch.pipeline_parallel import parts_of
 from course_lib.strategies.torch.steps import TIMEOUT
 from course_lib.strategies.torch.tensor_parallel import cut, plan_of, units_of
 from course_lib.text import kind_of
-from course_lib.workloads.losses import LOSS, uneven
-from course_lib.workloads.sketch import Sketch
-from course_lib.workloads.trees import first_leaf, leaves, mapped, shapes
+from course_lib.workloads.examples import first_leaf, leaves, mapped, shapes
+from course_lib.workloads.layers import Sketch
+from course_lib.workloads.workload import LOSS, uneven
 
 Loss = Callable[[Any, Any], Any]  # of a model, for inputs and targets
 
