@@ -24,7 +24,7 @@ from course_lib.workloads import WORKLOADS
 
 # --- options ---
 
-KINDS: dict[str, Any] = {"boolean": bool, "integer": int, "number": float, "string": str}
+KINDS: dict[str, Any] = {"boolean": bool, "integer": int, "number": float}
 REPEATED = {"placement": "--place", "link": "--link", "slow": "--slow", "faults": "--fault"}
 """Fields of several items -> the option that is given once for each item."""
 FIELDS = RunSpec.model_json_schema()["properties"]
@@ -66,7 +66,9 @@ def _options() -> Iterator[inspect.Parameter]:
             yield _option(name, list[str], schema, REPEATED[name])
         elif name not in NOT_GIVEN:
             either = [schema, *schema.get("anyOf", ())]
-            yield _option(name, next(KINDS[e["type"]] for e in either if "type" in e), schema)
+            yield _option(
+                name, next(KINDS.get(e["type"], str) for e in either if "type" in e), schema
+            )
 
 
 def _option(name: str, kind: Any, schema: dict[str, Any], *flags: str) -> inspect.Parameter:

@@ -106,7 +106,7 @@ def _memory(spec: RunSpec, machine: Machine, start: str, warm: bool, parameters:
         what = f"{spec.replicas} devices of one process"
     none = "not even one worker fits: close other programs or notebooks"
     cure = f"at most {count(most, 'worker')}" if most > 0 else none
-    cure += ", or fewer parameters" if "parameters" in workloads.fields(spec.workload) else ""
+    cure += ", or smaller sizes" if workloads.sizes(spec) else ""
     text = f"{spec.framework} needs about {need} for {what}, this machine has {free} free: {cure}"
     raise SpecError("workers", spec.shares, text)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from course_lib import workloads
 from course_lib.cluster import nursery
 from course_lib.cluster.run import Prepared
 from course_lib.errors import SpecError
@@ -24,6 +23,8 @@ from course_lib.strategies.gate import Request, admit, requested
 from course_lib.strategies.optimizers import usual_rate
 from course_lib.text import count
 
+TASK = ("workload", "sizes", "seed", "global_batch", "sampler")
+"""The fields that decide what is learned, from which weights and in which order."""
 Parsed = tuple[str | None, str, dict[str, Any]]
 """(label if it has one, strategy, fields of its own)"""
 FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
@@ -174,16 +175,10 @@ def _named(label: str, common: Iterable[str] = ()) -> Iterator[None]:
         raise SpecError(error.field, error.value, f"{error.allowed} {who}") from None
 
 
-def _task(workload: str) -> tuple[str, ...]:
-    """The fields that decide what is learned, from which weights and in which order."""
-    of_workload = workloads.fields(workload) if workload in workloads.WORKLOADS else ()
-    return ("workload", *of_workload, "seed", "global_batch", "sampler")
-
-
 def _check_same(entrants: Sequence[Entrant]) -> None:
     first = entrants[0]
     for other in entrants[1:]:
-        for name in (*_task(first.spec.workload), "engine"):
+        for name in (*TASK, "engine"):
             mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
             if mine != theirs:
                 text = f"must be the same for all entrants of a race, and {first.label} has {mine}"

@@ -37,12 +37,20 @@ def _name_of(workload: object) -> object:
     return getattr(workload, "name", workload)
 
 
-def _by_task(jitter: object) -> object:
-    """Jitter of single tasks may be written `worker:1=exponential:20ms,worker:2=lognormal:0.5`."""
-    if not (isinstance(jitter, str) and "=" in jitter):
-        return jitter
-    pairs = (item.partition("=") for item in jitter.split(","))
-    return {task.strip(): text.strip() for task, _, text in pairs}
+def _pairs(text: object) -> object:
+    """Values by name may be written `worker:1=exponential:20ms,worker:2=lognormal:0.5`."""
+    if not (isinstance(text, str) and "=" in text):
+        return text
+    pairs = (item.partition("=") for item in text.split(","))
+    return {name.strip(): value.strip() for name, _, value in pairs}
+
+
+def _numbers(text: object) -> object:
+    """Whole numbers by name, which may be written `layers=6,width=128`."""
+    pairs = _pairs(text)
+    if not (isinstance(text, str) and isinstance(pairs, dict)):
+        return pairs
+    return {name: int(value) if value.isdecimal() else value for name, value in pairs.items()}
 
 
 class Settings(BaseModel):
@@ -116,11 +124,12 @@ class Settings(BaseModel):
         "what is learned",
         "the name of a workload, a Workload(...) of your own, or file.py:name for one in a file",
     )
-    parameters: Count = whole(1_000_000, 1_000, 50_000_000, "the size of the 'wide' model")
-    layers: Count = whole(2, 1, 12, "blocks of 'tiny_gpt'")
-    heads: Count = whole(4, 1, 16, "heads of attention in each block of 'tiny_gpt'")
-    width: Count = whole(64, 16, 384, "numbers that stand for a character in 'tiny_gpt'")
-    context: Count = whole(32, 8, 256, "characters that 'tiny_gpt' sees at a time")
+    sizes: Annotated[dict[str, Count], BeforeValidator(_numbers)] = field(
+        {},
+        "how large the model is: parameters of 'wide'; layers, heads, width and context of "
+        "'tiny_gpt'",
+        'name=number, such as layers=6,width=128; in Python {"layers": 6, "width": 128}',
+    )
     global_batch: Count | None = whole(
         None, 1, MAX_BATCH, "examples in a step over all workers, about 128 if not given"
     )
@@ -163,7 +172,7 @@ class Settings(BaseModel):
         "a straggler",
         'task=factor, with a factor from 1 to 1000, such as worker:1=3; in Python {"worker:1": 3}',
     )
-    jitter: Annotated[Delays | dict[str, Delays] | None, BeforeValidator(_by_task)] = field(
+    jitter: Annotated[Delays | dict[str, Delays] | None, BeforeValidator(_pairs)] = field(
         None,
         "delays that differ from step to step",
         f"{FORMS}; for one task worker:1=one_in:100:200ms",

@@ -125,10 +125,12 @@ def _usual(given: RunSpec) -> Request:
         "ps": int("ps" in jobs),
         "chief": "chief" in jobs,
         "precision": strategy.default_precision,
+        "sizes": workloads.sizes(given),
         "accumulate": strategy.default_parts,
         "workers": 1 if in_one and "replicas" in fields else strategy.default_workers,
     }
-    values = {**dict(given), **usual, **{name: getattr(given, name) for name in fields}}
+    set_by_hand = {name: getattr(given, name) for name in fields - {"sizes"}}
+    values = {**dict(given), **usual, **set_by_hand}
     values["framework"] = framework
     if in_one and "replicas" not in fields:
         values |= {"workers": 1, "replicas": values["workers"]}
@@ -202,6 +204,8 @@ def refusals(request: Request, machine: Machine | None = None) -> Iterator[Locks
 
 def _rules(request: Request, machine: Machine | None) -> Refusals:
     spec, strategy = request.spec, request.strategy
+    if spec.sizes:
+        workloads.sizes(spec)
     if strategy:
         yield from _places(request, strategy)
         yield from _workload(spec)
@@ -360,7 +364,6 @@ def unused_fields(spec: RunSpec) -> dict[str, str]:
     unused = {}
     for mine, takes in (
         (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),
-        (spec.workload, {name: workloads.fields(name) for name in workloads.WORKLOADS}),
         (spec.precision, {"float16": ("loss_scale",)}),
     ):
         for field in dict.fromkeys(chain.from_iterable(takes.values())):

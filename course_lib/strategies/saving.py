@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from course_lib.strategies.steps import TrainingStep
 
 SAME = ("framework", "workload", "optimizer", "precision", "seed", "sampler")
-"""The fields of `RunSpec` that a run shares with the one it goes on from, beside those of its
-workload. Others, such as the learning rate, may differ."""
+"""The fields of `RunSpec` that a run shares with the one it goes on from, beside its `sizes`.
+Others, such as the learning rate, may differ."""
 
 LAYOUT = ("strategy", "workers", "replicas", "ps", "global_batch")
 """Those that say who holds what of the state, and reads which examples: see `free`."""
@@ -80,8 +80,8 @@ def facts_of(spec: RunSpec) -> dict[str, Any]:
     """Return the facts that a run shares with those that go on from its checkpoints."""
     workload = workloads.load(spec)
     sketch = workload.sketch_in(spec.framework, spec.precision)
-    names = (*SAME, *LAYOUT, *workloads.fields(spec.workload))
-    fields = {name: getattr(spec, name) for name in names}
+    fields = {name: getattr(spec, name) for name in (*SAME, *LAYOUT)}
+    fields["sizes"] = workloads.sizes(spec)
     counts = {"trained parameters": sketch and sketch.parameters, "examples": len(workload.train)}
     return fields | {name: count for name, count in counts.items() if count}
 

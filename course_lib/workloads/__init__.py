@@ -2,8 +2,8 @@
 trains exactly the same thing.
 
 One of ours is a function in a file here that is annotated to return a `Workload`, such as `digits`.
-It is found without being listed. Its parameters are named after the fields of `RunSpec` that it
-uses. One of a learner's own is a `Workload` that he or she has made.
+It is found without being listed. Its parameters are its `sizes`, each annotated with the range of
+what is allowed. One of a learner's own is a `Workload` that he or she has made.
 """
 
 import inspect
@@ -68,12 +68,26 @@ def find(name: str) -> Callable[..., Workload]:
     return WORKLOADS[name]
 
 
-def fields(name: str) -> tuple[str, ...]:
-    """The fields of `RunSpec` that this workload uses and not every workload does."""
-    return tuple(inspect.signature(find(name)).parameters)
+def sizes(spec: RunSpec) -> dict[str, int]:
+    """The sizes of a run's workload; those that are not given are as usual.
+
+    Raises `SpecError` for one that the workload does not have, or that is out of its range.
+    """
+    takes = inspect.signature(find(spec.workload)).parameters
+    for name, value in spec.sizes.items():
+        if name not in takes:
+            has = f"{spec.workload} has {', '.join(takes) or 'none: leave it out'}"
+            raise SpecError.unknown("sizes", name, takes, has)
+        (allowed,) = takes[name].annotation.__metadata__
+        if value not in allowed:
+            text = f"{name} is a whole number from {allowed[0]} to {allowed[-1]}"
+            raise SpecError("sizes", f"{name}={value}", f"allowed: {text}")
+    return {name: size.default for name, size in takes.items()} | spec.sizes
 
 
 def load(spec: RunSpec) -> Workload:
-    """The workload of a run. Raises `SpecError` if there is none of its name."""
-    given = {field: getattr(spec, field) for field in fields(spec.workload)}
-    return find(spec.workload)(**given)
+    """The workload of a run. Raises `SpecError` if there is none of its name, or none so large."""
+    return find(spec.workload)(**sizes(spec))
+
+
+__all__ = ["OWN", "WORKLOADS", "Workload", "find", "load", "named", "sizes"]

@@ -8,6 +8,7 @@ Repository, 1998.
 import functools
 import importlib.util
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 
@@ -52,7 +53,7 @@ def digits_deep() -> Workload:
     return Workload("digits_deep", *images(), layers=layers, learning_rate=0.07, gain=DEEP_GAIN)
 
 
-def wide(parameters: int) -> Workload:
+def wide(parameters: Annotated[int, range(1_000, 50_000_001)] = 1_000_000) -> Workload:
     """One hidden layer, as wide as `parameters` asks, to the nearest unit: within 38
     parameters of it. More parameters to send for the same data show when communication becomes the
     bottleneck.

@@ -23,7 +23,7 @@ Unsupervised Multitask Learners", 2019.
 import functools
 import math
 from importlib import import_module
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 
@@ -40,7 +40,12 @@ COLUMNS, ROWS = ("*.queries_keys_values", "*.wider"), ("*.attended", "*.back")
 CUT = {**dict.fromkeys(COLUMNS, "columns"), **dict.fromkeys(ROWS, "rows")}
 
 
-def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
+def tiny_gpt(
+    layers: Annotated[int, range(1, 13)] = 2,
+    heads: Annotated[int, range(1, 17)] = 4,
+    width: Annotated[int, range(16, 385)] = 64,
+    context: Annotated[int, range(8, 257)] = 32,
+) -> Workload:
     """A small transformer for the next character of Python's own help; 114,432 parameters as it is
     by default. 200 steps of 128 pieces bring plain gradient descent from 6.6 bits per character to
     less than 3.4.
@@ -49,7 +54,7 @@ def tiny_gpt(layers: int, heads: int, width: int, context: int) -> Workload:
     """
     if width % heads:
         fewer = max(count for count in range(1, heads) if width % count == 0)
-        raise SpecError("heads", heads, f"a number that divides width={width}, such as {fewer}")
+        raise SpecError("sizes", f"heads={heads}", f"must divide width={width}, such as {fewer}")
     dials = {"layers": layers, "heads": heads, "width": width, "context": context}
     matrices = sum(math.prod(shape) for shape in shapes(layers, width, context))
     lookups = (len(CHARACTERS) + context) * width  # which multiply nothing

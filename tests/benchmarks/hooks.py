@@ -39,9 +39,8 @@ def rows(options: Options) -> Rows:
 
 def step_ms(framework: str, parameters: int, all_reduce: str) -> float:
     """The median step of a run, in milliseconds."""
-    fields = dict(
-        workload="wide", parameters=parameters, workers=WORKERS, global_batch=BATCH, steps=STEPS
-    )
+    fields = dict(workload="wide", workers=WORKERS, global_batch=BATCH, steps=STEPS)
+    fields["sizes"] = {"parameters": parameters}
     run = course_lib.start(
         "multi_worker_mirrored", framework=framework, all_reduce=all_reduce, **fields
     )

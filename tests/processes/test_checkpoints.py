@@ -24,8 +24,7 @@ STEPS, EVERY = 16, 6
 ADAMW: dict[str, Any] = {"optimizer": "adamw", "warmup_steps": 3}
 GPT: dict[str, Any] = {
     "workload": "tiny_gpt",
-    "width": 32,
-    "context": 16,
+    "sizes": {"width": 32, "context": 16},
     "global_batch": 16,
     **ADAMW,
 }
@@ -38,7 +37,7 @@ MORE: dict[str, dict[str, Any]] = {
     "float16": {"precision": "float16", "optimizer": "momentum"},
     "emulated": {"optimizer": "momentum", "emulate": True},
     "own": {"workload": "own_of_checkpoints", **ADAMW},
-    "large": {"workload": "wide", "parameters": 500_000, "global_batch": 8, **ADAMW},
+    "large": {"workload": "wide", "sizes": {"parameters": 500_000}, "global_batch": 8, **ADAMW},
 }
 ROWS = [
     ("torch", "one_device", "adamw", 1),

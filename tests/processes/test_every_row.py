@@ -135,7 +135,7 @@ def test_a_race_takes_the_transformer_and_a_model_in_a_file(
 ) -> None:
     fields = ["--framework", framework, "--workers", "2", "--steps", "20", "--workload", workload]
     if workload == "tiny_gpt":
-        fields += ["--layers", "1", "--width", "32", "--context", "16"]
+        fields += ["--sizes", "layers=1,width=32,context=16"]
     done = command(capsys, "race", "mirrored", "sync_parameter_server", *fields, "--json")
     assert done.code == 0, done.err
     for figures in json.loads(done.out)["entrants"].values():

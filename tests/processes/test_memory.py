@@ -18,7 +18,7 @@ WITHIN = 0.05  # of what is there
 MODELS: dict[str, dict[str, Any]] = {
     "digits": {"workload": "digits"},
     "convolutions": {"workload": own_models.convolutions},
-    "tiny_gpt": {"workload": "tiny_gpt", "layers": 1, "width": 32},
+    "tiny_gpt": {"workload": "tiny_gpt", "sizes": {"layers": 1, "width": 32}},
 }
 
 

@@ -26,7 +26,7 @@ from tests.helpers import (
 )
 
 STEPS = 30
-UNEVEN = {"workload": "wide", "parameters": 7_585}  # 101 hidden units, 7,585 parameters
+UNEVEN = {"workload": "wide", "sizes": "parameters=7585"}  # 101 hidden units, 7,585 parameters
 RUNS: list[tuple[str, str, int, dict[str, Any]]] = [
     ("tensor_parallel", "tensorflow", 2, {}),
     ("tensor_parallel", "torch", 2, {}),
@@ -86,7 +86,7 @@ def alone(framework: str, options: dict[str, Any]) -> tuple[dict[str, Any], Trac
         "one_device",
         framework,
         1,
-        {key: options[key] for key in ("workload", "parameters") if key in options},
+        {key: options[key] for key in ("workload", "sizes") if key in options},
     )
 
 
@@ -404,8 +404,8 @@ def test_one_worker_is_enough(name: str) -> None:
         ),
         (
             "tensor_parallel",
-            {"framework": "tensorflow", "workload": "wide", "parameters": 7_585},
-            "workers=2: must divide the 101 hidden units of wide, or parameters=7510",
+            {"framework": "tensorflow", "workload": "wide", "sizes": "parameters=7585"},
+            "workers=2: must divide the 101 hidden units of wide, or sizes={'parameters': 7510}",
         ),
     ],
 )

@@ -108,9 +108,9 @@ def test_several_workers_do_what_one_device_does_and_follow_float32(
 @pytest.mark.parametrize("precision", ROUNDED)
 @pytest.mark.parametrize("workload", ["digits", "tiny_gpt"])
 def test_both_frameworks_do_the_same(precision: str, workload: str) -> None:
-    dials = {"layers": 1, "heads": 2, "width": 32, "context": 16} if workload == "tiny_gpt" else {}
+    small = {"sizes": "layers=1,heads=2,width=32,context=16"} if workload == "tiny_gpt" else {}
     found = [
-        curve(trained(f, "one_device", precision, workload, **dials))
+        curve(trained(f, "one_device", precision, workload, **small))
         for f in ("torch", "tensorflow")
     ]
     assert found[0] == pytest.approx(found[1], rel=ROUNDED[precision])

@@ -19,7 +19,7 @@ from tests.helpers import SUM_ORDER, keeping_weights, losses
 
 FRAMEWORKS = ("tensorflow", "torch")
 STEPS = 30
-SMALL = {"digits": {}, "digits_cnn": {}, "digits_deep": {}, "wide": {"parameters": 30_000}}
+SMALL = {"digits": {}, "digits_cnn": {}, "digits_deep": {}, "wide": {"sizes": "parameters=30000"}}
 
 
 @functools.cache
@@ -234,7 +234,7 @@ def test_ddp_reduces_the_first_bucket_while_it_computes_the_next() -> None:
         framework="torch",
         workers=2,
         workload="wide",
-        parameters=2_500_000,
+        sizes={"parameters": 2_500_000},
         steps=4,
     ) as run:
         trace = run.wait(60).trace

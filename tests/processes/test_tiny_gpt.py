@@ -13,8 +13,8 @@ from course_lib.workloads import tiny_gpt
 from tests import own_models
 from tests.helpers import losses, losses_of
 
-SMALL: dict[str, Any] = {"workload": "tiny_gpt", "layers": 2, "heads": 2, "width": 32}
-SMALL |= {"context": 16, "global_batch": 16, "steps": 20, "seed": 1}
+SMALL: dict[str, Any] = {"workload": "tiny_gpt", "global_batch": 16, "steps": 20, "seed": 1}
+SMALL |= {"sizes": {"layers": 2, "heads": 2, "width": 32, "context": 16}}
 TOLERANCE = 1e-4  # of a loss: the order of additions differs, and nothing else
 ROWS = [
     (framework, strategy.name)

@@ -184,7 +184,7 @@ def test_the_record_of_a_run_names_its_all_reduce_and_keeps_no_meeting(
 def test_ddp_exchanges_the_first_bucket_while_it_computes_the_next() -> None:
     options: dict[str, Any] = {
         "workload": "wide",
-        "parameters": 3_000_000,
+        "sizes": {"parameters": 3_000_000},
         "steps": 4,
         "workers": 3,
     }

@@ -19,7 +19,7 @@ def test_a_ring_between_nodes_sends_what_its_formula_says(cluster: str) -> None:
         "multi_worker_mirrored",
         framework="torch",
         workload="wide",
-        parameters=size // 4,
+        sizes={"parameters": size // 4},
         workers=workers,
         steps=steps,
         all_reduce="ring",
@@ -39,7 +39,7 @@ def test_a_ring_between_nodes_sends_what_its_formula_says(cluster: str) -> None:
 
 def test_what_tensorflow_sends_to_another_node_is_counted_and_in_the_result(cluster: str) -> None:
     fields: dict[str, Any] = {"framework": "tensorflow", "workload": "wide", "workers": 2}
-    fields |= {"parameters": 250_000, "steps": 40, "engine": f"ray:{cluster}"}
+    fields |= {"sizes": {"parameters": 250_000}, "steps": 40, "engine": f"ray:{cluster}"}
     run = start("multi_worker_mirrored", **fields).wait(120)
     counted = run.result["wire_bytes_per_step"]
     assert set(counted) == set(run.spec.tasks)

@@ -272,9 +272,9 @@ def test_what_cannot_be_carried_over_is_refused_by_name(
 
 
 def test_another_size_of_the_model_is_refused(tmp_path: Path) -> None:
-    earlier = run_with(tmp_path / "run", spec_of(workload="wide", parameters=20_000), 40)
-    with pytest.raises(SpecError, match=r"parameters=30000: .* has 20000: set the same"):
-        spec = spec_of(workload="wide", parameters=30_000, resume=earlier)
+    earlier = run_with(tmp_path / "run", spec_of(workload="wide", sizes={"parameters": 20_000}), 40)
+    with pytest.raises(SpecError, match=r"sizes=.*30000}: .* has .*20000}: set the same"):
+        spec = spec_of(workload="wide", sizes={"parameters": 30_000}, resume=earlier)
         saving.resumed(spec, Plan())
 
 

@@ -111,6 +111,7 @@ USUAL: dict[str, list[Any]] = {
     "slow": [4, {"worker:1": 4}, {"worker:1": 0.5}, {"ps:0": 2}],
     "jitter": ["exponential:20ms", "lognormal:0.5", "=", "worker:1=one_in:3:5ms", {"worker:0": 3}],
     "workload": ["digits", "wide", "tiny_gpt", "x.py:y", "a" * 300 + ".py:x", "\0.py:x", ".py"],
+    "sizes": [{"parameters": 2000}, {"layers": 1}, {"heads": 5}, "width=32", "=", {"layers": "x"}],
     "all_reduce": ["native", "ring", "rnig", ring, lambda workers: ring(workers), lambda: 3],
     "steps": [1, 60],
     "warmup_steps": [0, 70],

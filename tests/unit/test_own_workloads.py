@@ -205,7 +205,7 @@ def test_it_is_known_by_its_name_and_another_of_that_name_takes_its_place() -> N
     first, second = own(), own(learning_rate=0.5)
     assert RunSpec(workload=first).workload == "own"
     assert workloads.load(RunSpec(workload="own")) is second
-    assert workloads.fields("own") == ()
+    assert workloads.sizes(RunSpec(workload="own")) == {}
 
 
 def test_its_framework_is_the_one_that_it_has_a_model_for() -> None:

@@ -14,7 +14,7 @@ from tests.helpers import spec_for
 
 
 def load(**dials: int) -> workloads.Workload:
-    return workloads.load(RunSpec(workload="tiny_gpt", **dials))
+    return workloads.load(RunSpec(workload="tiny_gpt", sizes=dials))
 
 
 def test_the_text_is_whole_and_no_topic_is_there_twice() -> None:
@@ -91,10 +91,13 @@ def test_dials_set_the_size(dials: dict[str, int], parameters: int) -> None:
 @pytest.mark.parametrize(
     ("fields", "said"),
     [
-        ({"heads": 5}, "heads=5: a number that divides width=64, such as 4"),
-        ({"heads": 0}, "heads=0: allowed: a whole number from 1 to 16"),
-        ({"width": 1000}, "width=1000: allowed: a whole number from 16 to 384"),
-        ({"workload": "digits", "layers": 2}, "layers=2: digits has no use for it"),
+        ({"sizes": {"heads": 5}}, "sizes='heads=5': must divide width=64, such as 4"),
+        ({"sizes": {"heads": 0}}, "sizes='heads=0': allowed: heads is a whole number from 1 to 16"),
+        ({"sizes": "width=1000"}, "width is a whole number from 16 to 384"),
+        ({"sizes": "depth=3"}, "allowed: tiny_gpt has layers, heads, width, context"),
+        ({"sizes": "layers=many"}, "such as layers=6,width=128"),
+        ({"sizes": {"layers": 2.5}}, "such as layers=6,width=128"),
+        ({"workload": "digits", "sizes": {"layers": 2}}, "digits has none: leave it out"),
     ],
 )
 def test_dials_that_cannot_be_are_refused_in_one_line(fields: dict[str, Any], said: str) -> None:

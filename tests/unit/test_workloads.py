@@ -119,7 +119,7 @@ def test_parameters_are_counted_exactly(name: str, parameters: int) -> None:
 def test_wide_has_as_many_parameters_as_a_whole_number_of_units_allows(wanted: int) -> None:
     assert (
         abs(
-            workloads.load(RunSpec(workload="wide", parameters=wanted))
+            workloads.load(RunSpec(workload="wide", sizes={"parameters": wanted}))
             .sketch_in("torch")
             .parameters
             - wanted

@@ -114,9 +114,9 @@ def _fits_tensor(spec: RunSpec, model: Sketch) -> Refusals:
         if (in_one or not workload.layers) and units % spec.shares:
             fit = [str(n) for n in range(2, units + 1) if units % n == 0][:3]
             cure = f"such as {' or '.join(filter(None, (', '.join(fit[:-1]), fit[-1])))}"
-            if "parameters" in workloads.fields(name):
+            if "parameters" in spec.sizes:
                 even = units // spec.shares * spec.shares
-                cure = f"or parameters={even * PER_UNIT + CLASSES}"
+                cure = f"or sizes={{'parameters': {even * PER_UNIT + CLASSES}}}"
             yield field, f"must divide the {units} {what}s of {name}, {cure}"
     if not workload.ours:
         trial.pieces(spec)
