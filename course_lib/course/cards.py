@@ -171,32 +171,22 @@ class Progress(page.Card):
     def rows(self) -> list[tuple[str, str, str, str]]:
         """A row for each task: its exercise, its name, its points, and how it stands."""
         return [
-            (_title(name), task.name, f"{task.points}", str(self._standing(task)))
+            (name.replace("_", " "), task.name, f"{task.points}", str(self._standing(task)))
             for name, tasks in self.exercises.items()
             for task in tasks
         ]
 
     def body(self) -> str:
+        lines: list[Markup] = []
+        for exercise, task, points, standing in self.rows():
+            cells = element("td", exercise), element("th", task, scope="row"), element("td", points)
+            solved = "solved" if standing.startswith("solved") else "quiet"
+            lines.append(element("tr", cells, element("td", standing, class_=solved)))
         words = element("h3", self.title), element("p", self.summary())
-        return join([*words, *map(self._exercise, self.exercises)])
-
-    def _exercise(self, name: str) -> Markup:
-        """An exercise, open once one of its tasks was tried."""
-        tasks, lines = self.exercises[name], list[Markup]()
-        for task in tasks:
-            standing = self._standing(task)
-            kind = "solved" if standing.solved else "quiet"
-            points = element("td", f"{task.points} points", class_="quiet")
-            cells = element("th", task.name, scope="row"), points
-            lines.append(element("tr", cells, element("td", str(standing), class_=kind)))
-        summary = element("summary", f"{_title(name)}: {self._counted(tasks)}")
-        tried = any(task.name in self.standings for task in tasks)
-        return element("details", summary, element("table", lines), open="" if tried else None)
+        return join([*words, element("table", lines)])
 
     def summary(self) -> str:
-        return self._counted([task for each in self.exercises.values() for task in each])
-
-    def _counted(self, tasks: Sequence[ExerciseTask]) -> str:
+        tasks = [task for each in self.exercises.values() for task in each]
         done = [task for task in tasks if self._standing(task).solved]
         points, most = (sum(task.points for task in those) for those in (done, tasks))
         return f"{len(done)} of {len(tasks)} tasks solved, {points} of {most} points."
@@ -223,8 +213,3 @@ def progress(folder: Path | str | None = None) -> Progress:
     if folder is not None and not Path(folder).is_dir():
         raise SpecError("folder", str(folder), "the folder of the course")
     return Progress(sets(), noted(place() if folder is None else Path(folder) / NAME))
-
-
-def _title(name: str) -> str:
-    number, _, words = name.partition("_")
-    return f"{number} · {words.replace('_', ' ')}"

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import cloudpickle
 import nbformat
@@ -23,7 +23,7 @@ from course_lib.cluster.run import START, Run
 from course_lib.course import handed_in
 from course_lib.course.answers import ENDLESS, ExerciseTask, Unusable, Verdict, judged, sets
 from course_lib.course.handed_in import computing_left, rebuilt
-from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed
+from course_lib.errors import LockstepError, SpecError, Stalled, TaskFailed, trying
 from course_lib.hardware import probe
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import prepare
@@ -70,7 +70,7 @@ def grade(path: Path, bounds: Bounds = USUAL) -> list[Verdict]:
         with examinee(path.resolve().parent, bounds) as by:
             try:
                 by.begin("Running the cells of the notebook")
-                defined = by.ask(Defined, cells=cells, names=[task.answer for task in left])
+                defined = by.ask(cells=cells, names=[task.answer for task in left])
                 for task in left:
                     by.begin(f"Checking {task.name}")
                     verdicts.append(_verdict(task, by, defined))
@@ -80,7 +80,7 @@ def grade(path: Path, bounds: Bounds = USUAL) -> list[Verdict]:
     return verdicts
 
 
-def _verdict(task: ExerciseTask, by: "Examinee", defined: "Defined") -> Verdict:
+def _verdict(task: ExerciseTask, by: "Examinee", defined: "Reply") -> Verdict:
     """The verdict on the answer to a task, if the notebook has one."""
     if task.answer not in defined.answers:
         why = f" On the way there {'; '.join(defined.troubles)}." if defined.troubles else ""
@@ -106,27 +106,19 @@ class Ended(BaseException):
     """
 
 
-class Defined(BaseModel):
-    """The answers that cells have defined: of each the name that it has as a function, "" if it is
-    none, and that of its type; and what went wrong in which cell.
-    """
-
-    answers: dict[str, tuple[str, str]]
-    troubles: list[str]
-
-
-class Called(BaseModel):
-    """The end of a call: its `value` as plain data, which the function returned or `raised`; the
-    `seconds` that it computed, and which ready-made functions it `used`.
+class Reply(BaseModel):
+    """A reply of the examinee. To the cells: the `answers` that they have defined, of each the name
+    that it has as a function, "" if it is none, and that of its type; and the `troubles`, what went
+    wrong in which cell. To a call: its `value` as plain data, which the function returned or
+    `raised`; the `seconds` that it computed, and which ready-made functions it `used`.
     """
 
     seconds: float = Field(ge=0, allow_inf_nan=False)
+    answers: dict[str, tuple[str, str]] = {}
+    troubles: list[str] = []
     used: list[str] = []
     value: Any = None
     raised: bool = False
-
-
-R = TypeVar("R", bound=BaseModel)
 
 
 @dataclass
@@ -149,7 +141,7 @@ class Examinee:
         """Let the bounds begin anew; `doing` says for what."""
         self.doing, self.before = doing, self.usage()
 
-    def ask(self, kind: type[R], **order: Any) -> R:
+    def ask(self, **order: Any) -> Reply:
         """Have something done, and return the examinee's reply. Raises Ended, with the reason, if
         it exceeds its bounds, is gone, or says something else.
         """
@@ -165,7 +157,7 @@ class Examinee:
             for reply in replies:
                 if reply.get("number") == self.orders:  # else to an order that was given up
                     try:
-                        return kind.model_validate(reply)
+                        return Reply.model_validate(reply)
                     except ValidationError:
                         raise Ended(f"{self.doing} gave back what cannot be read.") from None
             self._hold_to_bounds()
@@ -225,7 +217,7 @@ class StandIn(handed_in.Answer):
     def carry_out(self, within: Any, given: Any, named: Any) -> Any:
         name, seconds = self.task.answer, computing_left() or self.by.bounds.computing
         order = cloudpickle.dumps((within, given, named, self.ready_made)).hex()
-        called = self.by.ask(Called, call=name, order=order, seconds=seconds)
+        called = self.by.ask(call=name, order=order, seconds=seconds)
         self.used += called.used
         handed_in.charge(called.seconds, computing_left())
         try:
@@ -278,13 +270,9 @@ def opened(path: Path) -> Iterator[nbformat.NotebookNode]:
     """A notebook, for the block that reads it. Raises SpecError for a file that is none, or
     that has other things in it than notebooks have.
     """
-    try:
+    # nbformat has no error of its own for what is no notebook
+    with trying("cannot be read as a notebook", partial(SpecError, "notebook", str(path))):
         yield nbformat.read(path, as_version=4)
-    except SpecError:
-        raise
-    except Exception as error:  # nbformat has no error of its own for what is no notebook
-        problem = f"cannot be read as a notebook: {type(error).__name__}: {error}"
-        raise SpecError("notebook", str(path), problem) from None
 
 
 def exercise_of(notebook: nbformat.NotebookNode) -> str:

@@ -56,9 +56,7 @@ class Answer:
         """
         return self.carry_out(function, given, named)
 
-    def carry_out(
-        self, within: Callable[..., Any] | None, given: tuple[Any, ...], named: dict[str, Any]
-    ) -> Any:
+    def carry_out(self, within: Any, given: Any, named: Any) -> Any:
         """Make one of these calls in this process."""
         with watched(self.ready_made, self.used):
             if within:
@@ -142,13 +140,11 @@ def bounded(seconds: float) -> Iterator[None]:
     bound begins anew then. Only the main thread, where cells run, receives signals; in any other
     thread there is no bound.
     """
-    renewed = 0
+    renewals = iter(range(_IMPORTS))
 
     def stop(_: int, frame: FrameType | None) -> None:
-        nonlocal renewed
-        if renewed == _IMPORTS or not _imports(frame):
+        if not _imports(frame) or next(renewals, None) is None:
             raise TookTooLong(seconds)
-        renewed += 1
         signal.setitimer(signal.ITIMER_PROF, seconds, _REPEATED)
 
     left = computing_left()
@@ -263,7 +259,7 @@ def examine(folder: Path, door: Path) -> None:
                 if "cells" in order:
                     names, troubles = run_cells(order["cells"])
                     answers = {n: _kind(names[n]) for n in order["names"] if n in names}
-                    reply: dict[str, Any] = {"answers": answers, "troubles": troubles}
+                    reply: dict[str, Any] = {"answers": answers, "troubles": troubles, "seconds": 0}
                 else:
                     reply = _call(names[order["call"]], order["order"], order["seconds"])
                 judge.send(number=order["number"], **reply)
@@ -295,13 +291,13 @@ def run_cells(cells: Sequence[tuple[int, str]]) -> tuple[dict[str, Any], list[st
 
 
 def _kind(answer: Any) -> tuple[str, str]:
-    """The facts of an answer that a judge may know without calling it, see `Defined`."""
+    """The facts of an answer that a judge may know without calling it, see `Reply`."""
     name = str(getattr(answer, "__name__", "the function")) if callable(answer) else ""
     return name, type(answer).__name__
 
 
 def _call(function: Any, order: str, seconds: float) -> dict[str, Any]:
-    """Call a function within `seconds` of computing, and return the fields of `Called`. The judge's
+    """Call a function within `seconds` of computing, and return the fields of `Reply`. The judge's
     `order` says with what it is called, or by which function of the checks.
     """
     begun, answer = time.process_time(), Answer(function)

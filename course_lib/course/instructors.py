@@ -12,15 +12,8 @@ from typing import Any
 
 import nbformat
 from nbformat.v4 import new_output
+from nbgrader import preprocessors
 from nbgrader.converters import Autograde
-from nbgrader.preprocessors import (
-    ClearHiddenTests,
-    ClearOutput,
-    ClearSolutions,
-    Execute,
-    LockCells,
-    NbGraderPreprocessor,
-)
 from nbgrader.utils import is_grade
 
 from course_lib.course.answers import sets
@@ -30,12 +23,13 @@ from course_lib.record.rundir import usable
 
 STUB = 'raise NotImplementedError("your turn")'  # in place of an answer; checks call it "to do"
 STEPS = (
-    ClearSolutions(code_stub={"python": STUB}, enforce_metadata=False),
-    ClearHiddenTests(enforce_metadata=False),
-    ClearOutput(),
-    LockCells(),
+    preprocessors.ClearSolutions(code_stub={"python": STUB}, enforce_metadata=False),
+    preprocessors.ClearHiddenTests(enforce_metadata=False),
+    preprocessors.ClearOutput(),
+    preprocessors.LockCells(),
 )
 """The steps from a cell of a solution to that of its exercise."""
+KIND = {"cell_type": "code", "schema_version": 3, "task": False}
 CONFIG = """from course_lib.course.instructors import configure
 
 configure(get_config())
@@ -81,16 +75,8 @@ def solution_text(solution: Path) -> str:
             answer = "### BEGIN SOLUTION" in cell.source
             if cell.cell_type == "code" and (hidden or answer):
                 graded = {"points": points[checked(cell.source)]} if hidden else {}
-                cell.metadata["nbgrader"] = {
-                    "cell_type": "code",
-                    "grade": hidden,
-                    "grade_id": cell.id,
-                    "locked": hidden,
-                    **graded,
-                    "schema_version": 3,
-                    "solution": answer,
-                    "task": False,
-                }
+                facts = {"grade": hidden, "grade_id": cell.id, "locked": hidden, "solution": answer}
+                cell.metadata["nbgrader"] = KIND | facts | graded
         return nbformat.writes(notebook) + "\n"
 
 
@@ -146,11 +132,11 @@ def configure(config: Any) -> None:
     config.ClearSolutions.code_stub = {"python": STUB}
     steps = Autograde.class_traits()["autograde_preprocessors"].default()
     config.Autograde.autograde_preprocessors = [
-        Judge if step is Execute else step for step in steps
+        Judge if step is preprocessors.Execute else step for step in steps
     ]
 
 
-class Judge(NbGraderPreprocessor):
+class Judge(preprocessors.NbGraderPreprocessor):
     """In place of nbgrader's `Execute`: the answers are called in a process of their own, and each
     graded cell shows the verdict that our judges came to; one that is not passed is an error.
     """

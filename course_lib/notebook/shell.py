@@ -5,18 +5,15 @@ that cell has not run since the kernel started; and tracebacks in which the line
 code are whole, and calls inside this package or a library are one line.
 """
 
-import ast
 import itertools
 import json
 import linecache
 import os
 import re
-import symtable
 import sys
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from traceback import FrameSummary
 from types import TracebackType
@@ -96,14 +93,11 @@ def defined_in(name: str, cell: str) -> str:
     except (KeyError, TypeError, OSError, ValueError):  # in no notebook, or one not yet saved
         return ""
     here = sources.index(cell) if cell in sources else 0
-    for source in [*reversed(sources[:here]), *sources[here:]]:
-        with suppress(SyntaxError):  # as of a cell with a magic
-            for each in ast.parse(source).body:
-                symbols = symtable.symtable(ast.unparse(each), "cell", "exec").get_symbols()
-                defined = (s.get_name() for s in symbols if s.is_assigned() or s.is_imported())
-                if name in defined:
-                    return source.splitlines()[each.lineno - 1]
-    return ""
+    left = rf"(\w[\w, ]*, *)?{name}\b[^=(.\[]*=[^=]"
+    defines = rf"(def|class) {name}\b|(import|from) .*\b{name}\b|{left}"
+    above_first = [*reversed(sources[:here]), *sources[here:]]
+    lines = (line for source in above_first for line in source.splitlines())
+    return next((line for line in lines if re.match(defines, line)), "")
 
 
 # --- tracebacks ---

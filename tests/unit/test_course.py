@@ -25,7 +25,7 @@ from course_lib.cluster.pipes import pair
 from course_lib.collectives import ring
 from course_lib.course import check, hint
 from course_lib.course.answers import Verdict, sets
-from course_lib.course.grading import Bounds, Called, Ended, Examinee, read
+from course_lib.course.grading import Bounds, Ended, Examinee, read
 from course_lib.course.handed_in import TookTooLong, bounded, plain, rebuilt
 from course_lib.course.instructors import STUB, checked, exercise_text, generate, solution_text
 from course_lib.errors import SpecError, Unavailable
@@ -230,7 +230,7 @@ def test_an_examinee_that_goes_beyond_a_bound_is_given_up_in_words(
         by.begin("Checking ring")
         busy.start()
         with pytest.raises(Ended, match=re.escape(says)):
-            by.ask(Called, call="my_ring")
+            by.ask(call="my_ring")
     busy.join()
 
 
@@ -255,7 +255,7 @@ def test_what_an_examinee_says_in_another_form_is_no_answer(said: bytes) -> None
         by = Examinee(RUNNING, psutil.Process(), channel, Bounds(patience=0.3))
         theirs.sendall(said + b"\n")
         with pytest.raises(Ended, match=r"gave back what cannot be read|was not done after"):
-            by.ask(Called, call="my_ring")
+            by.ask(call="my_ring")
 
 
 @pytest.mark.parametrize(

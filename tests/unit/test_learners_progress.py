@@ -84,7 +84,7 @@ def test_all_exercises_are_shown_with_their_points_and_what_is_solved(course: Pa
     assert shown.summary() == f"1 of {len(tasks)} tasks solved, 10 of {most} points."
     lines = {row[1]: row for row in shown.rows()}
     assert list(lines) == [task.name for task in tasks]
-    assert lines["ring"][0] == "04 · allreduce from scratch"
+    assert lines["ring"][0] == "04 allreduce from scratch"
     assert lines["ring"][3].startswith("solved 20") and lines["ring"][3].endswith(", 2 checks")
     assert (lines["tree"][3], lines["train"][3]) == ("not yet, 1 check", "to do")
     html = shown._repr_html_()
