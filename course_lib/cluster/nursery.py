@@ -26,7 +26,6 @@ from typing import Any, NoReturn
 
 import psutil
 
-import course_lib
 from course_lib.cluster import frameworks
 from course_lib.cluster.pipes import Channel, interpreter, pair, ready
 from course_lib.errors import LockstepError, StartTimeout, shortage
@@ -135,7 +134,7 @@ def popen(framework: str, module: str, *arguments: str | int) -> subprocess.Pope
     descriptors among its arguments and writes into the framework's log.
     """
     log = _log(framework)
-    path = f"{Path(course_lib.__file__).parents[1]}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
+    path = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -20,6 +20,7 @@ ROOMS = (
     "commands",
     "course",
     "cures.py",
+    "engines",
     "errors.py",
     "exchange",
     "hardware",
