@@ -27,7 +27,6 @@ from course_lib.reduction.measure import (
     REPEATS,
     AllReduce,
     Watch,
-    check_fits,
     imposed,
     job,
     measure_and_predict,
@@ -110,7 +109,6 @@ def compare(
     if simulated:
         topology = imposed(link) if link else Topology()
         return [_simulated(one, topology) for one in jobs]
-    check_fits(jobs, where)
     names, began = ", ".join(schedule.name for schedule in schedules), time.monotonic()
     each = f"{amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
 

@@ -291,6 +291,7 @@ def measure_and_predict(
     they are timed before, without it: the formula then takes the link's own figures across hosts.
     Without one, alpha and beta are the same inside hosts and across.
     """
+    check_fits(jobs, where)
     places = list(dict.fromkeys(one.schedule.hosts for one in jobs))
     around = [ring(len(hosts)).placed(hosts) for hosts in places]
     rings = [job(each, size // 4, traced=0) for each in around for size in SIZES]
