@@ -186,8 +186,8 @@ class Load:
 
 @dataclass(frozen=True)
 class Fairness:
-    """Whether a race was `fair`, or None if that cannot be told. `why` and `advice` (may be empty)
-    are sentences for a learner.
+    """The verdict on whether a race was `fair`, None if that cannot be told. `why` and `advice`
+    (may be empty) are sentences for a learner.
 
     `lost`: for each entrant, an upper bound on the share of its time that it waited for a core;
     None if not known. `busy` and `ours`: the shares of the usable cores that all programs and the

@@ -204,12 +204,14 @@ class Race:
 
     @property
     def notes(self) -> list[str]:
-        """How entrants differ, how the machine is divided, and who missed the starting line."""
+        """Notes on how entrants differ, how the machine is divided, and who missed the starting
+        line.
+        """
         return [*self._notes, *self._line.notes, CLOCK_NOTE]
 
     @property
     def comparison(self) -> Comparison:
-        """What the race has shown so far."""
+        """The figures of the race so far."""
         figures = []
         for label, run in self.runs.items():
             state = run.state

@@ -44,7 +44,7 @@ MANIFEST = "manifest.json"
 
 
 class Manifest(BaseModel, frozen=True):
-    """What a part of a checkpoint says of itself.
+    """The description of a part of a checkpoint.
 
     `numbers`: how many `samples` and `updates` there were, the loss scale, and whatever else the
     strategy counts. `facts`: of the run, and of its model and data; who goes on from here must have

@@ -47,7 +47,7 @@ class Curve(NamedTuple):
         return Curve(*(column[chosen] for column in self))
 
     def examples_at(self, seconds: float) -> float:
-        """How many examples were used at a time, between two readings in proportion."""
+        """Examples used at a time, between two readings in proportion."""
         return float(np.interp(seconds, self.seconds, self.examples)) if len(self.seconds) else 0.0
 
     def rate(self, over: float = math.inf) -> float | None:

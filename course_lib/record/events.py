@@ -34,8 +34,8 @@ Whole = Annotated[int, Field(ge=-(2**53), le=2**53)]
 
 
 class Phase(NamedTuple):
-    """What a task did from `start` to `end` in a step; `what` is one of `PHASES`, or a name that a
-    learner gave.
+    """The activity of a task from `start` to `end` in a step; `what` is one of `PHASES`, or a name
+    that a learner gave.
 
     A `reduce` may go on beside the `compute` of its task. No task records `hidden`: `waits.py`
     gives this name to the part of a `reduce` that went on beside computing.
@@ -172,7 +172,7 @@ class Lifecycle(NamedTuple):
 
 
 class Traffic(NamedTuple):
-    """What a task, or a host (`host:1`), has put on the wire and taken from it since the run began:
+    """All that a task, or a host (`host:1`), has sent and received on the wire since the run began:
     bytes and packets, as the kernel counts them.
 
     Bytes are those of whole packets, headers included. The kernel passes on up to 64 KB as one

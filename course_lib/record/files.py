@@ -1,4 +1,4 @@
-"""How the files of a run are written: for this user only, whole or not at all, and with one line
+"""Files of a run are written: for this user only, whole or not at all, and with one line
 that names the disk if it refuses. And how they are read: a file may be cut off or damaged, written
 by another version or by a learner's code, or be no file at all; `Damaged` names what cannot be
 read. No reader waits for a FIFO, or takes more than `LARGEST` at a time.
@@ -127,7 +127,7 @@ PERIOD = 0.25  # seconds between two checks
 
 
 class Logs:
-    """What the tasks of a run print, held to a size: one that never stops would fill the disk. A
+    """The output of the tasks of a run, held to a size: one that never stops would fill the disk. A
     log that has grown too long keeps its beginning and its end, and a line tells what was cut.
     """
 

@@ -1,4 +1,5 @@
-"""How a learner's functions and objects travel into the tasks of a run: as cloudpickle's bytes.
+"""Pickles of a learner's functions and objects, which travel into the tasks of a run: as
+cloudpickle's bytes.
 
 A function of a notebook is pickled as what it is made of: its code, and the global names that it
 uses with their values. So is one of a learner's own modules, which cloudpickle would only name: the
@@ -29,7 +30,7 @@ cloudpickle.cloudpickle.GLOBAL_OPS += (dis.opmap["LOAD_NAME"],)
 
 
 def _code(code: CodeType) -> tuple[Any, ...]:
-    """How code is pickled: with the name of its file, which tracebacks show, and which cloudpickle
+    """Pickle code with the name of its file, which tracebacks show, and which cloudpickle
     leaves out from 3.1.3 on.
     """
     make, parts = cloudpickle.cloudpickle._code_reduce(code)
@@ -40,7 +41,7 @@ cloudpickle.Pickler._dispatch_table[CodeType] = _code
 
 
 def _cached(function: Any) -> str | tuple[Any, ...]:
-    """How a function with @cache is pickled: one of a notebook as what it is made of, as tasks do
+    """Pickle a function with @cache: one of a notebook as what it is made of, as tasks do
     not have the notebook; any other by its name.
     """
     if cloudpickle.cloudpickle._lookup_module_and_qualname(function):
@@ -88,7 +89,7 @@ def _own(module: Any) -> bool:
 
 @functools.cache
 def is_own(folder: str | Path) -> bool:
-    """Whether a folder is a learner's, and not that of Python, an installed package or ours."""
+    """Tell whether a folder is a learner's: not that of Python, a package or ours."""
     path, ours = Path(folder).resolve(), Path(__file__).resolve().parents[1]
     if {"site-packages", "dist-packages"} & set(path.parts):
         return False

@@ -74,7 +74,9 @@ def _devices(spec: RunSpec) -> list[str]:
 
 
 def _orders(spec: RunSpec, life: Life, *states: str) -> list[str]:
-    """What was imposed on tasks and hosts, in words, and from when to when if not all the time."""
+    """Orders that were imposed on tasks and hosts, in words, and from when to when if not all the
+    time.
+    """
     imposed: dict[str, list[str]] = defaultdict(list)
     for span in life.of(None, *states):
         host = span.who.removeprefix("host:")

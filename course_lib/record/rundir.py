@@ -1,5 +1,5 @@
-"""What a run leaves, and where. Other files ask this one for paths; what lies inside `meetings/`
-belongs to the exchange and the strategies, what lies inside `line/` to races.
+"""The directory of a run: what it leaves, and where. Other files ask this one for paths; what lies
+inside `meetings/` belongs to the exchange and the strategies, what lies inside `line/` to races.
 
     spec.json  machine.json  run.json   what was asked for, on which machine, and how it was planned
     programs.pickle  schedule.pickle    what the tasks do
@@ -70,7 +70,7 @@ class Reason:
 
 
 class Plan(BaseModel, frozen=True):
-    """Where and how the tasks of a run start: what `hardware.plan` decides.
+    """The places and the way in which the tasks of a run start: what `hardware.plan` decides.
 
     `devices`: task -> `cpu` or `gpu:0`; `device`: `gpu` if any has one. `cores`: of the machine, or
     of a race's share of it; `threads`: of each task. `start_method`: fork or spawn. `backend`: the
@@ -209,11 +209,11 @@ class RunDir:
         return False
 
     def programs(self) -> dict[str, str | Callable[..., Any]]:
-        """What `describe` was given."""
+        """Read what `describe` was given."""
         return dict(pickles.loads((self.path / "programs.pickle").read_bytes()))
 
     def schedule(self) -> Any:
-        """What `describe` was given."""
+        """Read what `describe` was given."""
         return pickle.loads((self.path / "schedule.pickle").read_bytes())
 
     def cells(self) -> shell.Cells:
@@ -239,14 +239,14 @@ class RunDir:
         return [*sorted(self.path.glob("*.jsonl")), *sorted(self.path.glob("tasks/*/events.jsonl"))]
 
     def logs(self, task: str) -> list[Path]:
-        """What a task prints: stdout, then stderr."""
+        """The output of a task: stdout, then stderr."""
         return [self._task(task) / name for name in ("stdout.log", "stderr.log")]
 
     def weights(self, task: str) -> Path:
         return self._task(task) / "weights.npz"
 
     def temporary(self, task: str) -> Path:
-        """Where a task puts temporary files; it is removed when the run is over."""
+        """The folder for temporary files of a task; it is removed when the run is over."""
         return self._task(task) / "tmp"
 
     def passing(self) -> list[Path]:
@@ -334,9 +334,9 @@ class RunDir:
         (self.path / "cells.json").unlink(missing_ok=True)
 
     def goes_on(self) -> bool:
-        """Whether the run still has tasks. The supervisor removes their temporary folders when the
-        last task is gone. If the supervisor was killed, the folders stay, so their processes are
-        looked for.
+        """Tell whether the run still has tasks. The supervisor removes their temporary folders when
+        the last task is gone. If the supervisor was killed, the folders stay, so their processes
+        are looked for.
         """
         if not any(self.path.glob("tasks/*/tmp")):
             return False
@@ -404,7 +404,8 @@ def home() -> Path:
 
 
 def runs() -> Path:
-    """Where runs are kept. What is not there is made so that only this user can read it.
+    """The folder in which runs are kept. What is not there is made so that only this user can read
+    it.
 
     Raises PermissionError if another user could lay something in the way of what runs write.
     """

@@ -104,7 +104,8 @@ class Trace:
 
     @property
     def phases(self) -> DataFrame:
-        """What each task did: task, step, attempt, kind, start, end and duration in seconds.
+        """The activities of all tasks: task, step, attempt, kind, start, end and duration in
+        seconds.
 
         `kind` is read, compute, wait, reduce, hidden, apply or checkpoint, or a learner's own name.
         A reduction in which tasks meet is cut into the wait for the last of them, the exchange

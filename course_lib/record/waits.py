@@ -89,7 +89,7 @@ class Reductions:
 
     @property
     def lockstep(self) -> bool:
-        """Whether reductions are collectives, after which all go on. A wait that begins late, as
+        """True if reductions are collectives, after which all go on. A wait that begins late, as
         the machine was busy, may be over at once: so a few steps prove nothing.
         """
         alone = self._named and not self._together
@@ -97,7 +97,7 @@ class Reductions:
 
     @property
     def _meet(self) -> bool:
-        """Whether workers wait for each other in a reduction."""
+        """True if workers wait for each other in a reduction."""
         return self._together or (self.lockstep and not self._named)
 
     def _split(self, phases: Sequence[Phase], named: Sequence[Update]) -> list[Phase]:
