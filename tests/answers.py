@@ -1,8 +1,8 @@
 """Answers to the tasks of an exercise set, as its tests collect them.
 
-ANSWERS = Answers("04_allreduce_from_scratch")
+ANSWERS = Answers("04_allreduce_from_scratch", "exercise_04")
 
-@ANSWERS.wrong("ring", "Whole buffers are passed")
+@ANSWERS.wrong("ring")
 def whole_buffers(workers): ...
 
 @ANSWERS.right("ring")
@@ -22,25 +22,29 @@ import pytest
 
 from course_lib.course import check
 from course_lib.course.answers import sets
+from tests.screens import blocks, masked, says
 
 Answer = Callable[..., Any]
 
 
 class Answers:
-    """Wrong answers with what their verdicts must say, and right ones; the name of an answer says
-    what somebody did.
+    """Wrong answers and right ones; the name of an answer says what somebody did. The verdicts of
+    the wrong ones are blocks of `screen`; `varies`: their numbers differ each time.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, screen: str = "", varies: bool = False) -> None:
         self.tasks = [task.name for task in sets()[name]]
-        self.wrongs: list[tuple[str, Answer, str]] = []
+        self.screen, self.varies = screen, varies
+        self.wrongs: dict[str, tuple[str, Answer]] = {}
         self.rights: list[tuple[str, Answer]] = []
 
-    def wrong(self, task: str, says: str) -> Callable[[Answer], Answer]:
-        """A wrong answer to a task, whose verdict says `says`."""
+    def wrong(self, task: str, did: str = "") -> Callable[[Answer], Answer]:
+        """A wrong answer to a task; `did`: what it does, if its name does not say that."""
 
         def kept(answer: Answer) -> Answer:
-            self.wrongs.append((task, answer, says))
+            key = f"{task}: {did or answer.__name__.replace('_', ' ')}"
+            assert key not in self.wrongs, key
+            self.wrongs[key] = task, answer
             return answer
 
         return kept
@@ -56,14 +60,14 @@ class Answers:
 
     def rejected(self) -> Callable[..., None]:
         """The test that all wrong answers so far are rejected by words that name the mistake."""
-        ids = [f"{task}-{answer.__name__}" for task, answer, _ in self.wrongs]
 
-        @pytest.mark.parametrize(("task", "answer", "says"), self.wrongs, ids=ids)
-        def test(task: str, answer: Answer, says: str) -> None:
-            verdict = check(task, answer)
+        @pytest.mark.parametrize("key", self.wrongs)
+        def test(key: str) -> None:
+            verdict = check(*self.wrongs[key])
             assert (verdict.state, bool(verdict)) == ("not yet", False), repr(verdict)
-            assert says in repr(verdict), repr(verdict)
             assert len(verdict._repr_html_()) < 100_000
+            words = f"{verdict.text}\n\n{verdict.hint}"
+            says(self.screen, key, masked(words) if self.varies else words)
 
         return test
 
@@ -83,7 +87,8 @@ class Answers:
 
         @pytest.mark.parametrize("task", tasks or self.tasks)
         def test(task: str) -> None:
-            assert len({says for name, _, says in self.wrongs if name == task}) >= wrong
+            wrongs = [key for key, (name, _) in self.wrongs.items() if name == task]
+            assert len({blocks(self.screen)[key] for key in wrongs}) >= wrong
             assert len([name for name, _ in self.rights if name == task]) >= right
 
         return test

@@ -8,7 +8,7 @@ import numpy as np
 
 from tests.answers import Answers
 
-ANSWERS = Answers("02_data_and_batch")
+ANSWERS = Answers("02_data_and_batch", "exercise_02", varies=True)
 right, wrong = ANSWERS.right, ANSWERS.wrong
 
 
@@ -30,73 +30,73 @@ def one_by_one(count: int, rank: int, workers: int) -> Any:
     return (i for i in reversed(range(count)) if i % workers == workers - 1 - rank)
 
 
-@wrong("shard", "drops the remainder: 1 of 7 examples are never trained on")
+@wrong("shard")
 def without_remainder(count: int, rank: int, workers: int) -> Any:
     return range(rank * (count // workers), (rank + 1) * (count // workers))
 
 
-@wrong("shard", "as PyTorch's DistributedSampler does")
+@wrong("shard")
 def filled_up(count: int, rank: int, workers: int) -> Any:
     size = -(-count // workers)
     return [i % count for i in range(rank, size * workers, workers)]
 
 
-@wrong("shard", "Every rank reads all ids")
+@wrong("shard")
 def everything(count: int, rank: int, workers: int) -> Any:
     return range(count)
 
 
-@wrong("shard", "the shards have 2, 2, 2 and 4 ids")
+@wrong("shard")
 def rest_to_the_last(count: int, rank: int, workers: int) -> Any:
     size = count // workers
     return range(rank * size, count if rank == workers - 1 else (rank + 1) * size)
 
 
-@wrong("shard", "the shards have 3, 3, 3 and 1 ids")
+@wrong("shard")
 def rounded_up(count: int, rank: int, workers: int) -> Any:
     size = -(-count // workers)
     return range(rank * size, min(count, (rank + 1) * size))
 
 
-@wrong("shard", "Shards overlap at their ends")
+@wrong("shard")
 def one_too_many(count: int, rank: int, workers: int) -> Any:
     size = count // workers
     return range(rank * size, (rank + 1) * size + 1)
 
 
-@wrong("shard", "Asked twice for the same, it gives different ids")
+@wrong("shard")
 def shuffled_anyhow(count: int, rank: int, workers: int) -> Any:
     return np.random.permutation(count)[rank::workers]
 
 
-@wrong("shard", "does yours count from 1?")
+@wrong("shard")
 def ranks_from_one(count: int, rank: int, workers: int) -> Any:
     size = count // workers
     return range((rank - 1) * size, rank * size)
 
 
-@wrong("shard", "so 7 ids end with 6")
+@wrong("shard")
 def ids_from_one(count: int, rank: int, workers: int) -> Any:
     return range(rank + 1, count + 1, workers)
 
 
-@wrong("shard", "Is a 4 written where `workers` belongs?")
+@wrong("shard")
 def four_only(count: int, rank: int, workers: int) -> Any:
     return range(rank, count, 4)
 
 
-@wrong("shard", "is `return` missing?")
+@wrong("shard")
 def forgets_return(count: int, rank: int, workers: int) -> Any:
     print(range(rank, count, workers))
 
 
-@wrong("shard", "had not come back after 3 seconds of computing")
+@wrong("shard")
 def endless(count: int, rank: int, workers: int) -> Any:
     while True:
         pass
 
 
-@wrong("shard", "Keep the arguments that the function had")
+@wrong("shard")
 def two_arguments(count: int, rank: int) -> Any:
     return range(rank, count, 2)
 
@@ -126,60 +126,60 @@ def by_sorting(count: int, epoch: int, seed: int, rank: int, workers: int) -> An
     return [int(i) for n, i in enumerate(np.argsort(keys)) if n % workers == rank]
 
 
-@wrong("reshuffle", "without set_epoch every epoch is the same")
+@wrong("reshuffle")
 def forgets_epoch(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.default_rng(seed).permutation(count)[rank::workers]
 
 
-@wrong("reshuffle", "each shuffles by itself, or by a seed of its own")
+@wrong("reshuffle")
 def seed_of_its_own(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.default_rng([seed, epoch, rank]).permutation(count)[rank::workers]
 
 
-@wrong("reshuffle", "Let the ids depend on the arguments alone")
+@wrong("reshuffle")
 def without_seed(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.permutation(count)[rank::workers]
 
 
-@wrong("reshuffle", "The shards are cut before the shuffle")
+@wrong("reshuffle")
 def own_shard_only(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.default_rng([seed, epoch]).permutation(np.arange(rank, count, workers))
 
 
-@wrong("reshuffle", "do not sort afterwards")
+@wrong("reshuffle")
 def sorted_again(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return sorted(shuffles_then_cuts(count, epoch, seed, rank, workers))
 
 
-@wrong("reshuffle", "two different seeds")
+@wrong("reshuffle")
 def multiplied(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.default_rng(seed * epoch).permutation(count)[rank::workers]
 
 
-@wrong("reshuffle", "two different seeds")
+@wrong("reshuffle")
 def only_the_epoch(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.default_rng(epoch).permutation(count)[rank::workers]
 
 
-@wrong("reshuffle", "neighbours stay neighbours")
+@wrong("reshuffle")
 def turned(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     order = np.random.default_rng(seed).permutation(count)
     return np.array_split(np.roll(order, 7 * epoch), workers)[rank]
 
 
-@wrong("reshuffle", "the library's own order of examples: right, and not yet yours")
+@wrong("reshuffle")
 def the_librarys(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     from course_lib.workloads.order import _orders
 
     return _orders(count, seed, epoch, 1)[0][rank::workers]
 
 
-@wrong("reshuffle", "it is drawn with replacement")
+@wrong("reshuffle")
 def drawn(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     return np.random.default_rng([seed, epoch]).integers(0, count, count)[rank::workers]
 
 
-@wrong("reshuffle", "drops the remainder")
+@wrong("reshuffle")
 def loses_the_rest(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
     size = count // workers
     order = np.random.default_rng([seed, epoch]).permutation(count)
@@ -237,7 +237,7 @@ def by_way_of_rank_0(gradient: Any, count: int) -> Any:
     return torch.nn.Parameter(total.float())
 
 
-@wrong("uneven_mean", "Does every rank get the gradients of all?")
+@wrong("uneven_mean")
 def gathered(gradient: Any, count: int) -> Any:
     import torch
     import torch.distributed as dist
@@ -249,70 +249,70 @@ def gathered(gradient: Any, count: int) -> Any:
     return sum(g * (n / sum(counts)) for g, n in zip(others, counts, strict=True))
 
 
-@wrong("uneven_mean", "This is the mean of the means")
+@wrong("uneven_mean")
 def mean_of_means(gradient: Any, count: int) -> Any:
     import torch.distributed as dist
 
     return summed(gradient) / dist.get_world_size()
 
 
-@wrong("uneven_mean", "This is the sum of the gradients")
+@wrong("uneven_mean")
 def sum_of_means(gradient: Any, count: int) -> Any:
     return summed(gradient)
 
 
-@wrong("uneven_mean", "divide it by the number of all of them")
+@wrong("uneven_mean")
 def never_divided(gradient: Any, count: int) -> Any:
     return summed(gradient * count)
 
 
-@wrong("uneven_mean", "divided by the number of ranks; divide by the number of examples")
+@wrong("uneven_mean")
 def by_ranks(gradient: Any, count: int) -> Any:
     import torch.distributed as dist
 
     return summed(gradient * count) / dist.get_world_size()
 
 
-@wrong("uneven_mean", "this rank's count times the number of ranks")
+@wrong("uneven_mean")
 def others_are_like_me(gradient: Any, count: int) -> Any:
     import torch.distributed as dist
 
     return summed(gradient * count) / max(count * dist.get_world_size(), 1)
 
 
-@wrong("uneven_mean", "this rank's own count, not by the sum")
+@wrong("uneven_mean")
 def by_its_own(gradient: Any, count: int) -> Any:
     return summed(gradient * count) / max(count, 1)
 
 
-@wrong("uneven_mean", "Multiply each by its count first")
+@wrong("uneven_mean")
 def counts_forgotten(gradient: Any, count: int) -> Any:
     return summed(gradient) / summed(count)
 
 
-@wrong("uneven_mean", "nothing has come from the others")
+@wrong("uneven_mean")
 def by_itself(gradient: Any, count: int) -> Any:
     return gradient
 
 
-@wrong("uneven_mean", "let it take part with these")
+@wrong("uneven_mean")
 def stays_away(gradient: Any, count: int) -> Any:
     return two_sums(gradient, count) if count else gradient
 
 
-@wrong("uneven_mean", "is `return` missing?")
+@wrong("uneven_mean")
 def says_nothing(gradient: Any, count: int) -> Any:
     two_sums(gradient, count)
 
 
-@wrong("uneven_mean", "something divided by the count of this rank, which is 0?")
+@wrong("uneven_mean")
 def divides_by_none(gradient: Any, count: int) -> Any:
     import torch
 
     return two_sums(gradient, count) * count / torch.tensor(count)
 
 
-@wrong("uneven_mean", "an exchange of torch.distributed.nn, made for autograd")
+@wrong("uneven_mean")
 def ready_made_sum(gradient: Any, count: int) -> Any:
     import torch
     import torch.distributed.nn.functional as nn
@@ -320,7 +320,7 @@ def ready_made_sum(gradient: Any, count: int) -> Any:
     return nn.all_reduce(gradient * count) / nn.all_reduce(torch.tensor(float(count)))
 
 
-@wrong("uneven_mean", "all ranks together handed 0 bytes to torch.distributed")
+@wrong("uneven_mean")
 def through_the_store(gradient: Any, count: int) -> Any:
     import torch
     import torch.distributed as dist
@@ -334,14 +334,14 @@ def through_the_store(gradient: Any, count: int) -> Any:
     return torch.tensor(total / examples).reshape(gradient.shape)
 
 
-@wrong("uneven_mean", "it called sys.exit(1)")
+@wrong("uneven_mean")
 def leaves(gradient: Any, count: int) -> Any:
     import sys
 
     sys.exit(1)
 
 
-@wrong("uneven_mean", "its process was killed by SIGKILL")
+@wrong("uneven_mean")
 def kills_itself(gradient: Any, count: int) -> Any:
     import os
     import signal
@@ -349,7 +349,7 @@ def kills_itself(gradient: Any, count: int) -> Any:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-@wrong("uneven_mean", "MemoryError")
+@wrong("uneven_mean")
 def floods(gradient: Any, count: int) -> Any:
     kept = []
     while True:
@@ -419,7 +419,7 @@ def by_autograd_grad(model: Any, loss_of: Any, batches: Any) -> None:
         p.grad /= flat[-1]
 
 
-@wrong("accumulate", "Clear them first")
+@wrong("accumulate")
 def never_cleared(model: Any, loss_of: Any, batches: Any) -> None:
     total = summed(sum(len(x) for x, _ in batches)).item()
     for x, y in batches:
@@ -427,14 +427,14 @@ def never_cleared(model: Any, loss_of: Any, batches: Any) -> None:
     exchange(model, 1)
 
 
-@wrong("accumulate", "Clear them first")
+@wrong("accumulate")
 def cleared_too_late(model: Any, loss_of: Any, batches: Any) -> None:
     for x, y in batches:
         (loss_of(model, x, y) * len(x)).backward()
     exchange(model, summed(sum(len(x) for x, _ in batches)))
 
 
-@wrong("accumulate", "too large by the number of micro-batches")
+@wrong("accumulate")
 def means_added(model: Any, loss_of: Any, batches: Any) -> None:
     import torch.distributed as dist
 
@@ -444,7 +444,7 @@ def means_added(model: Any, loss_of: Any, batches: Any) -> None:
     exchange(model, dist.get_world_size())
 
 
-@wrong("accumulate", "Weigh each by len(x)")
+@wrong("accumulate")
 def all_weigh_the_same(model: Any, loss_of: Any, batches: Any) -> None:
     import torch.distributed as dist
 
@@ -454,7 +454,7 @@ def all_weigh_the_same(model: Any, loss_of: Any, batches: Any) -> None:
     exchange(model, dist.get_world_size())
 
 
-@wrong("accumulate", "The large batch is joined again")
+@wrong("accumulate")
 def joined(model: Any, loss_of: Any, batches: Any) -> None:
     import torch
 
@@ -462,14 +462,14 @@ def joined(model: Any, loss_of: Any, batches: Any) -> None:
     sums_then_divides(model, loss_of, [(x, y)])
 
 
-@wrong("accumulate", "holds the activations of both")
+@wrong("accumulate")
 def one_backward(model: Any, loss_of: Any, batches: Any) -> None:
     model.zero_grad()
     sum(loss_of(model, x, y) * len(x) for x, y in batches).backward()
     exchange(model, summed(sum(len(x) for x, _ in batches)))
 
 
-@wrong("accumulate", "Exchange once, after the last micro-batch")
+@wrong("accumulate")
 def exchanges_each(model: Any, loss_of: Any, batches: Any) -> None:
     import torch
     import torch.distributed as dist
@@ -486,7 +486,7 @@ def exchanges_each(model: Any, loss_of: Any, batches: Any) -> None:
         p.grad = s / total
 
 
-@wrong("accumulate", "the mean of the ranks' means")
+@wrong("accumulate")
 def ranks_weigh_the_same(model: Any, loss_of: Any, batches: Any) -> None:
     import torch.distributed as dist
 
@@ -497,7 +497,7 @@ def ranks_weigh_the_same(model: Any, loss_of: Any, batches: Any) -> None:
     exchange(model, dist.get_world_size())
 
 
-@wrong("accumulate", "this rank's gradient only")
+@wrong("accumulate")
 def never_exchanged(model: Any, loss_of: Any, batches: Any) -> None:
     model.zero_grad()
     mine = sum(len(x) for x, _ in batches)
@@ -505,7 +505,7 @@ def never_exchanged(model: Any, loss_of: Any, batches: Any) -> None:
         (loss_of(model, x, y) * len(x) / mine).backward()
 
 
-@wrong("accumulate", "It changes the weights")
+@wrong("accumulate")
 def steps_each_time(model: Any, loss_of: Any, batches: Any) -> None:
     import torch
 
@@ -515,7 +515,7 @@ def steps_each_time(model: Any, loss_of: Any, batches: Any) -> None:
         torch.optim.SGD(model.parameters(), lr=0.1).step()
 
 
-@wrong("accumulate", "Only the last micro-batch is in it")
+@wrong("accumulate")
 def clears_each_time(model: Any, loss_of: Any, batches: Any) -> None:
     for x, y in batches:
         model.zero_grad()
@@ -523,7 +523,7 @@ def clears_each_time(model: Any, loss_of: Any, batches: Any) -> None:
     exchange(model, summed(sum(len(x) for x, _ in batches)))
 
 
-@wrong("accumulate", "divide it by their number")
+@wrong("accumulate")
 def never_divides(model: Any, loss_of: Any, batches: Any) -> None:
     model.zero_grad()
     for x, y in batches:

@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.answers import Answers
 
-ANSWERS = Answers("03_data_parallel")
+ANSWERS = Answers("03_data_parallel", "exercise_03", varies=True)
 right, wrong = ANSWERS.right, ANSWERS.wrong
 
 
@@ -55,38 +55,38 @@ def by_messages(module: Any) -> None:
                 dist().send(tensor.data, dst=rank)
 
 
-@wrong("same_start", "nothing has arrived in the module")
+@wrong("same_start")
 def nothing(module: Any) -> None:
     pass
 
 
-@wrong("same_start", "nothing has arrived in the module")
+@wrong("same_start")
 def into_copies(module: Any) -> None:
     broadcast([tensor.clone() for tensor in state(module)])
 
 
-@wrong("same_start", "A weight with requires_grad=False is not trained")
+@wrong("same_start")
 def trained_only(module: Any) -> None:
     broadcast([p for p in module.parameters() if p.requires_grad])
 
 
-@wrong("same_start", "The weights are right, the buffers are not")
+@wrong("same_start")
 def without_buffers(module: Any) -> None:
     broadcast(module.parameters())
 
 
-@wrong("same_start", "Buffers of integers")
+@wrong("same_start")
 def floats_only(module: Any) -> None:
     broadcast(t for t in state(module) if t.is_floating_point())
 
 
-@wrong("same_start", "src is the rank that all take from, 0")
+@wrong("same_start")
 def from_rank_1(module: Any) -> None:
     for tensor in state(module):
         dist().broadcast(tensor.data, src=1)
 
 
-@wrong("same_start", "the mean of all ranks' values")
+@wrong("same_start")
 def averaged(module: Any) -> None:
     for tensor in state(module):
         dist().all_reduce(tensor.data)
@@ -94,13 +94,13 @@ def averaged(module: Any) -> None:
             tensor.data /= dist().get_world_size()
 
 
-@wrong("same_start", "the sum of all ranks' values")
+@wrong("same_start")
 def added(module: Any) -> None:
     for tensor in state(module):
         dist().all_reduce(tensor.data)
 
 
-@wrong("same_start", "in a new tensor")
+@wrong("same_start")
 def new_weights(module: Any) -> None:
     import torch
 
@@ -108,7 +108,7 @@ def new_weights(module: Any) -> None:
     module.weight = torch.nn.Parameter(module.weight.detach().clone())
 
 
-@wrong("same_start", "With 2 ranks it never ends")
+@wrong("same_start")
 def only_rank_0_calls(module: Any) -> None:
     if dist().get_rank() == 0:
         broadcast(state(module))
@@ -116,14 +116,14 @@ def only_rank_0_calls(module: Any) -> None:
         dist().barrier()
 
 
-@wrong("same_start", "what PyTorch's DDP itself begins with: right, and not yet yours.")
+@wrong("same_start")
 def as_ddp_does(module: Any) -> None:
     from torch.distributed.utils import _sync_module_states
 
     _sync_module_states(module, dist().group.WORLD, 2**28, 0, [])
 
 
-@wrong("same_start", "handed 0 bytes to torch.distributed")
+@wrong("same_start")
 def through_the_store(module: Any) -> None:
     import pickle
 
@@ -133,7 +133,7 @@ def through_the_store(module: Any) -> None:
     module.load_state_dict(pickle.loads(store.get("state")))
 
 
-@wrong("same_start", "changed which weights are trained")
+@wrong("same_start")
 def all_trained(module: Any) -> None:
     broadcast(state(module))
     module.requires_grad_(True)
@@ -172,46 +172,46 @@ def by_hand(gradient: Any) -> None:
     gradient.copy_(total / workers)
 
 
-@wrong("average", "It is the sum: divide")
+@wrong("average")
 def not_divided(gradient: Any) -> None:
     dist().all_reduce(gradient)
 
 
-@wrong("average", "It is divided twice")
+@wrong("average")
 def divided_twice(gradient: Any) -> None:
     halves_first(gradient)
     gradient /= dist().get_world_size()
 
 
-@wrong("average", "its tensor has not changed")
+@wrong("average")
 def returned_only(gradient: Any) -> Any:
     total = gradient.clone()
     dist().all_reduce(total)
     return total / dist().get_world_size()
 
 
-@wrong("average", "over 3 ranks, divided by 2: is a number")
+@wrong("average")
 def always_two(gradient: Any) -> None:
     dist().all_reduce(gradient)
     gradient /= 2
 
 
-@wrong("average", "a broadcast gives all ranks the same, but no mean")
+@wrong("average")
 def rank_0_for_all(gradient: Any) -> None:
     dist().broadcast(gradient, src=0)
 
 
-@wrong("average", "It is the largest of all")
+@wrong("average")
 def the_largest(gradient: Any) -> None:
     dist().all_reduce(gradient, op=dist().ReduceOp.MAX)
 
 
-@wrong("average", "nothing has come from the others")
+@wrong("average")
 def divides_its_own(gradient: Any) -> None:
     gradient /= dist().get_world_size()
 
 
-@wrong("average", "Only this rank and a neighbour are in it")
+@wrong("average")
 def one_hop(gradient: Any) -> None:
     import torch
 
@@ -224,7 +224,7 @@ def one_hop(gradient: Any) -> None:
     gradient /= workers
 
 
-@wrong("average", "With 2 ranks it never ends")
+@wrong("average")
 def all_receive_first(gradient: Any) -> None:
     import torch
 
@@ -233,7 +233,7 @@ def all_receive_first(gradient: Any) -> None:
     dist().send(gradient, (dist().get_rank() - 1) % dist().get_world_size())
 
 
-@wrong("average", "This is PyTorch's own averaging of models: right, and not yet yours.")
+@wrong("average")
 def as_a_model(gradient: Any) -> None:
     import torch
     from torch.distributed.algorithms.model_averaging.utils import average_parameters
@@ -243,14 +243,14 @@ def as_a_model(gradient: Any) -> None:
     gradient.copy_(mine.data)
 
 
-@wrong("average", "torch.distributed.nn")
+@wrong("average")
 def ready_made_average(gradient: Any) -> None:
     import torch.distributed.nn.functional as nn
 
     gradient.copy_(nn.all_reduce(gradient) / dist().get_world_size())
 
 
-@wrong("average", "had not come back after 3 seconds of computing")
+@wrong("average")
 def endless(gradient: Any) -> None:
     while True:
         pass
@@ -326,47 +326,47 @@ def as_a_module(module: Any) -> Any:
     return Wrapped(module)
 
 
-@wrong("data_parallel", "begins with other weights than rank 0")
+@wrong("data_parallel")
 class NoBroadcast(Plain):
     def __init__(self, module: Any) -> None:
         self.module = module
 
 
-@wrong("data_parallel", "finish leaves it as it was")
+@wrong("data_parallel")
 class FinishesNothing(Plain):
     def finish(self) -> None:
         pass
 
 
-@wrong("data_parallel", "It is the sum: divide by the number of ranks")
+@wrong("data_parallel")
 class Sums(Plain):
     def finish(self) -> None:
         for p in self.module.parameters():
             dist().all_reduce(p.grad)
 
 
-@wrong("data_parallel", "Only the first parameters are averaged")
+@wrong("data_parallel")
 class FirstLayer(Plain):
     def finish(self) -> None:
         for p in self.module[0].parameters():
             halves_first(p.grad)
 
 
-@wrong("data_parallel", "finish leaves it as it was")
+@wrong("data_parallel")
 class AveragesCopies(Plain):
     def finish(self) -> None:
         for p in self.module.parameters():
             halves_first(p.grad.clone())
 
 
-@wrong("data_parallel", "Are the weights broadcast in each step?")
+@wrong("data_parallel")
 class BroadcastsEachTime(Plain):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         broadcast(state(self.module))
         return self.module(*args, **kwargs)
 
 
-@wrong("data_parallel", ".module is not the module that came in")
+@wrong("data_parallel")
 class Copies(Plain):
     def __init__(self, module: Any) -> None:
         import copy
@@ -374,19 +374,19 @@ class Copies(Plain):
         super().__init__(copy.deepcopy(module))
 
 
-@wrong("data_parallel", "use an all-reduce, not a broadcast")
+@wrong("data_parallel")
 class BroadcastsGradients(Plain):
     def finish(self) -> None:
         broadcast(p.grad for p in self.module.parameters())
 
 
-@wrong("data_parallel", "__call__ returns nothing: is `return` missing?")
+@wrong("data_parallel")
 class ReturnsNothing(Plain):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         self.module(*args, **kwargs)
 
 
-@wrong("data_parallel", "it called sys.exit(0)")
+@wrong("data_parallel")
 class Leaves(Plain):
     def finish(self) -> None:
         import sys
@@ -394,7 +394,7 @@ class Leaves(Plain):
         sys.exit(0)
 
 
-@wrong("data_parallel", "DistributedDataParallel does all of that, and well")
+@wrong("data_parallel")
 class Ddp:
     def __init__(self, module: Any) -> None:
         from torch.nn.parallel import DistributedDataParallel
@@ -414,7 +414,7 @@ def cpu() -> Any:
     return torch.device("cpu")
 
 
-@wrong("data_parallel", "FullyShardedDataParallel does all of that, and well")
+@wrong("data_parallel")
 class Fsdp(Ddp):
     def __init__(self, module: Any) -> None:
         from torch.distributed.fsdp import FullyShardedDataParallel
@@ -422,7 +422,7 @@ class Fsdp(Ddp):
         self.module, self.ddp = module, FullyShardedDataParallel(module, device_id=cpu())
 
 
-@wrong("data_parallel", "fully_shard (FSDP) does all of that, and well")
+@wrong("data_parallel")
 class FullyShard(Ddp):
     def __init__(self, module: Any) -> None:
         from torch.distributed.device_mesh import init_device_mesh
@@ -432,7 +432,7 @@ class FullyShard(Ddp):
         self.module = self.ddp = fully_shard(module, mesh=mesh)
 
 
-@wrong("data_parallel", "divides a batch over the GPUs of one process")
+@wrong("data_parallel")
 class OneProcess(Ddp):
     def __init__(self, module: Any) -> None:
         import torch
@@ -490,12 +490,12 @@ class WithFlags(Plain):
                 halves_first(with_zeros(p))
 
 
-@wrong("awkward_model", "p.grad is None where a weight is frozen")
+@wrong("awkward_model")
 class NotCareful(Plain):
     pass
 
 
-@wrong("awkward_model", "Who takes part must not depend on a rank's data")
+@wrong("awkward_model")
 class SkipsNone(Plain):
     def finish(self) -> None:
         for p in self.module.parameters():
@@ -503,14 +503,14 @@ class SkipsNone(Plain):
                 halves_first(p.grad)
 
 
-@wrong("awkward_model", "has a gradient for a frozen weight")
+@wrong("awkward_model")
 class ZerosForFrozen(Plain):
     def finish(self) -> None:
         for p in self.module.parameters():
             halves_first(with_zeros(p))
 
 
-@wrong("awkward_model", "Is a tied weight sent twice?")
+@wrong("awkward_model")
 class TiedTwice(Plain):
     def finish(self) -> None:
         for _, p in self.module.named_parameters(remove_duplicate=False):
@@ -519,7 +519,7 @@ class TiedTwice(Plain):
                 p.grad /= dist().get_world_size()
 
 
-@wrong("awkward_model", "ranks that used this weight")
+@wrong("awkward_model")
 class MeanOfThoseWhoUsed(Plain):
     def finish(self) -> None:
         import torch
@@ -532,7 +532,7 @@ class MeanOfThoseWhoUsed(Plain):
                 p.grad /= max(used.item(), 1)
 
 
-@wrong("awkward_model", "has no gradient for a weight that another rank used")
+@wrong("awkward_model")
 class KeepsNone(Plain):
     def finish(self) -> None:
         import torch
@@ -543,14 +543,14 @@ class KeepsNone(Plain):
                 halves_first(grad)
 
 
-@wrong("awkward_model", "begins with other buffers than rank 0")
+@wrong("awkward_model")
 class NoBuffers(Careful):
     def __init__(self, module: Any) -> None:
         self.module = module
         broadcast(module.parameters())
 
 
-@wrong("awkward_model", "begins with other weights than rank 0")
+@wrong("awkward_model")
 class FrozenLeftOut(Careful):
     def __init__(self, module: Any) -> None:
         self.module = module
@@ -558,7 +558,7 @@ class FrozenLeftOut(Careful):
         broadcast(module.buffers())
 
 
-@wrong("awkward_model", "The tied weights are two weights now")
+@wrong("awkward_model")
 class Untied(Careful):
     def __init__(self, module: Any) -> None:
         import torch
@@ -567,7 +567,7 @@ class Untied(Careful):
         module.last.weight = torch.nn.Parameter(module.first.weight.detach().clone())
 
 
-@wrong("awkward_model", "Is a tied weight sent twice? module.parameters() lists it once")
+@wrong("awkward_model")
 class SendsFrozenToo(Careful):
     def finish(self) -> None:
         super().finish()
@@ -575,7 +575,7 @@ class SendsFrozenToo(Careful):
             broadcast([p])
 
 
-@wrong("awkward_model", "It is the sum: divide by the number of ranks")
+@wrong("awkward_model")
 class SumsOnly(Plain):
     def finish(self) -> None:
         for p in self.module.parameters():
@@ -583,7 +583,7 @@ class SumsOnly(Plain):
                 dist().all_reduce(with_zeros(p))
 
 
-@wrong("awkward_model", "DistributedDataParallel does all of that, and well")
+@wrong("awkward_model")
 class DdpUnused(Ddp):
     def __init__(self, module: Any) -> None:
         from torch.nn.parallel import DistributedDataParallel

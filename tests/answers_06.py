@@ -7,7 +7,7 @@ from typing import Any
 
 from tests.answers import Answers
 
-ANSWERS = Answers("06_overlap")
+ANSWERS = Answers("06_overlap", "exercise_06", varies=True)
 right, wrong = ANSWERS.right, ANSWERS.wrong
 
 
@@ -110,7 +110,7 @@ def in_a_thread(module: Any) -> Any:
     return finish
 
 
-@wrong("leave_early", "Here you write what it does, with a hook for each parameter.")
+@wrong("leave_early")
 def ddp(module: Any) -> Any:
     from torch.nn.parallel import DistributedDataParallel
 
@@ -118,17 +118,17 @@ def ddp(module: Any) -> Any:
     return lambda: None
 
 
-@wrong("leave_early", "it returns nothing.")
+@wrong("leave_early")
 def no_finish(module: Any) -> None:
     leaving(module)
 
 
-@wrong("leave_early", "a list.")
+@wrong("leave_early")
 def returns_handles(module: Any) -> Any:
     return [leaving(module)]
 
 
-@wrong("leave_early", "left when the backward pass was over")
+@wrong("leave_early")
 def all_at_the_end(module: Any) -> Any:
     def finish() -> None:
         for p in trained(module):
@@ -138,7 +138,7 @@ def all_at_the_end(module: Any) -> Any:
     return finish
 
 
-@wrong("leave_early", "was waited for in its hook")
+@wrong("leave_early")
 def waits_at_once(module: Any) -> Any:
     def hook(p: Any) -> None:
         dist().all_reduce(p.grad)
@@ -148,7 +148,7 @@ def waits_at_once(module: Any) -> Any:
     return lambda: None
 
 
-@wrong("leave_early", "keep the handle, and wait in `finish`")
+@wrong("leave_early")
 def waits_for_its_handle(module: Any) -> Any:
     def hook(p: Any) -> None:
         dist().all_reduce(p.grad, async_op=True).wait()
@@ -157,23 +157,23 @@ def waits_for_its_handle(module: Any) -> Any:
     return lambda: [averaged(p) for p in trained(module)]
 
 
-@wrong("leave_early", "are never waited for")
+@wrong("leave_early")
 def never_waits(module: Any) -> Any:
     hooked(trained(module), lambda p: dist().all_reduce(p.grad, async_op=True) and None)
     return lambda: [averaged(p) for p in trained(module)]
 
 
-@wrong("leave_early", "They are sums over the ranks.")
+@wrong("leave_early")
 def sums(module: Any) -> Any:
     return leaving(module, after=lambda p: None)
 
 
-@wrong("leave_early", "They are divided twice.")
+@wrong("leave_early")
 def divides_twice(module: Any) -> Any:
     return leaving(module, before=averaged)
 
 
-@wrong("leave_early", "Step 0 was right. Set back in `finish`")
+@wrong("leave_early")
 def keeps_its_handles(module: Any) -> Any:
     held: list[Any] = []
     hooked(trained(module), lambda p: held.append((p, dist().all_reduce(p.grad, async_op=True))))
@@ -186,23 +186,23 @@ def keeps_its_handles(module: Any) -> Any:
     return finish
 
 
-@wrong("leave_early", "A weight that two layers share is one parameter")
+@wrong("leave_early")
 def a_hook_for_each_layer(module: Any) -> Any:
     layers = [layer.weight for layer in module.layers]
     return leaving(module, parameters=[p for p in layers if p.requires_grad])
 
 
-@wrong("leave_early", "One weight of the model is frozen")
+@wrong("leave_early")
 def of_frozen_ones_too(module: Any) -> Any:
     return leaving(module, parameters=list(module.parameters()))
 
 
-@wrong("leave_early", "Each gradient leaves on its own")
+@wrong("leave_early")
 def all_but_the_last(module: Any) -> Any:
     return leaving(module, parameters=trained(module)[1:])
 
 
-@wrong("leave_early", "dist.all_reduce is never called")
+@wrong("leave_early")
 def keeps_everything(module: Any) -> Any:
     return lambda: [averaged(p) for p in trained(module)]
 
@@ -336,27 +336,27 @@ def ours(module: Any, bucket_mb: float, **parts: Any) -> Any:
     return in_buckets(filled(trained(module)[::-1], bucket_mb * 2**20), **parts)
 
 
-@wrong("bucketed", "a message of 6144 bytes left.")
+@wrong("bucketed")
 def numbers_for_bytes(module: Any, bucket_mb: float) -> Any:
     return in_buckets(filled(trained(module)[::-1], bucket_mb * 2**20, each=1))
 
 
-@wrong("bucketed", "one for each gradient.")
+@wrong("bucketed")
 def megabytes_for_bytes(module: Any, bucket_mb: float) -> Any:
     return in_buckets(filled(trained(module)[::-1], bucket_mb))
 
 
-@wrong("bucketed", "of 3072 and 3072 bytes.")
+@wrong("bucketed")
 def a_million_bytes(module: Any, bucket_mb: float) -> Any:
     return in_buckets(filled(trained(module)[::-1], bucket_mb * 10**6))
 
 
-@wrong("bucketed", "gradients go into buckets from the last to the first")
+@wrong("bucketed")
 def forwards(module: Any, bucket_mb: float) -> Any:
     return in_buckets(filled(trained(module), bucket_mb * 2**20))
 
 
-@wrong("bucketed", "left when the backward pass was over")
+@wrong("bucketed")
 def at_the_end(module: Any, bucket_mb: float) -> Any:
     import torch
 
@@ -370,38 +370,38 @@ def at_the_end(module: Any, bucket_mb: float) -> Any:
     return finish
 
 
-@wrong("bucketed", "was waited for in its hook")
+@wrong("bucketed")
 def waits_for_buckets(module: Any, bucket_mb: float) -> Any:
     return ours(module, bucket_mb, at_once=True)
 
 
-@wrong("bucketed", "are never waited for")
+@wrong("bucketed")
 def never_waits_for_buckets(module: Any, bucket_mb: float) -> Any:
     return ours(module, bucket_mb, wait=False)
 
 
-@wrong("bucketed", "It works in the first step only")
+@wrong("bucketed")
 def counts_once(module: Any, bucket_mb: float) -> Any:
     return ours(module, bucket_mb, again=False)
 
 
-@wrong("bucketed", "Does the last bucket, which is not full, leave as well?")
+@wrong("bucketed")
 def only_full_ones(module: Any, bucket_mb: float) -> Any:
     buckets = filled(trained(module)[::-1], bucket_mb * 2**20)
     return in_buckets(buckets[:-1])
 
 
-@wrong("bucketed", "They are sums over the ranks.")
+@wrong("bucketed")
 def sums_of_buckets(module: Any, bucket_mb: float) -> Any:
     return ours(module, bucket_mb, share=1)
 
 
-@wrong("bucketed", "what came back is not in .grad")
+@wrong("bucketed")
 def not_put_back(module: Any, bucket_mb: float) -> Any:
     return ours(module, bucket_mb, into=False)
 
 
-@wrong("bucketed", "Cut `flat` in the order in which its gradients were joined.")
+@wrong("bucketed")
 def put_back_in_another_order(module: Any, bucket_mb: float) -> Any:
     return ours(module, bucket_mb, back=-1)
 

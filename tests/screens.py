@@ -30,15 +30,17 @@ def says(screen: str, key: object, text: object) -> None:
     """
     file, name = SCREENS / f"{screen}.txt", " ".join(f"{key}".split())[:90]
     lines = "\n".join(line.rstrip() for line in f"{text}".strip().splitlines())
-    blocks = _blocks(file)
+    every = blocks(screen)
     if os.environ.get("LOCKSTEP_SCREENS") == "write":
-        blocks[name] = lines
-        each = (f"{MARK}{name}\n{block}\n" for name, block in blocks.items())
+        every[name] = lines
+        each = (f"{MARK}{name}\n{block}\n" for name, block in every.items())
         file.write_text("\n".join(each), encoding="utf-8")
-    assert lines == blocks.get(name, "")
+    assert lines == every.get(name, "")
 
 
-def _blocks(file: Path) -> dict[str, str]:
+def blocks(screen: str) -> dict[str, str]:
+    """The blocks of a screen, by their keys."""
+    file = SCREENS / f"{screen}.txt"
     text = file.read_text(encoding="utf-8") if file.exists() else ""
     parts = re.split(rf"^{MARK}(.*)\n", text, flags=re.M)[1:]
     return {key: block.strip("\n") for key, block in zip(parts[::2], parts[1::2], strict=True)}

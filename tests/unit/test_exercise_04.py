@@ -31,7 +31,7 @@ from tests.answers import Answers
 
 T = Transfer
 Answer = Callable[..., Any]
-ANSWERS = Answers("04_allreduce_from_scratch")
+ANSWERS = Answers("04_allreduce_from_scratch", "exercise_04")
 wrong = ANSWERS.wrong
 
 
@@ -50,29 +50,22 @@ def spread(workers: int) -> list[Transfer]:
 # --- reduce_to_one ---
 
 
-@wrong(
-    "reduce_to_one",
-    "The answer is never sent back. After 1 round the sums are complete (chunk 0 on rank 0)",
-)
+@wrong("reduce_to_one")
 def one_way(workers: int) -> Schedule:
     return star(workers, gather(workers), [])
 
 
-@wrong("reduce_to_one", "Round 1 adds where it should copy: rank 0 sends rank 1 a finished sum")
+@wrong("reduce_to_one")
 def adds_back(workers: int) -> Schedule:
     return star(workers, gather(workers), [t._replace(op="reduce") for t in spread(workers)])
 
 
-@wrong(
-    "reduce_to_one",
-    "Round 0 copies where it should add: what rank 1 sends takes the place of rank 0's own"
-    " gradient",
-)
+@wrong("reduce_to_one")
 def copies_first(workers: int) -> Schedule:
     return star(workers, [t._replace(op="copy") for t in gather(workers)], spread(workers))
 
 
-@wrong("reduce_to_one", "A rank sends to itself")
+@wrong("reduce_to_one")
 def with_rank_0(workers: int) -> Schedule:
     return star(
         workers,
@@ -81,54 +74,48 @@ def with_rank_0(workers: int) -> Schedule:
     )
 
 
-@wrong("reduce_to_one", "Adding and copying stand in one round")
+@wrong("reduce_to_one")
 def one_round(workers: int) -> Schedule:
     return Schedule("mine", workers, 1, [gather(workers) + spread(workers)])
 
 
-@wrong(
-    "reduce_to_one",
-    "It works for 4 workers and for no others: is a 4 (or 3) written where `workers` should stand?",
-)
+@wrong("reduce_to_one")
 def four_only(workers: int) -> Schedule:
     return star(workers, gather(4), spread(4))
 
 
-@wrong("reduce_to_one", "It works for 4 workers and for no others")
+@wrong("reduce_to_one")
 def always_four(workers: int) -> Schedule:
     return star(4, gather(4), spread(4))
 
 
-@wrong(
-    "reduce_to_one",
-    "For 3 workers rank 2 takes part in no transfer. range(1, workers) ends with workers - 1",
-)
+@wrong("reduce_to_one")
 def without_the_last(workers: int) -> Schedule:
     return star(workers, gather(workers - 1), spread(workers - 1))
 
 
-@wrong("reduce_to_one", "Sender and receiver are exchanged on the way back")
+@wrong("reduce_to_one")
 def back_to_front(workers: int) -> Schedule:
     return star(workers, gather(workers), [T(r, 0, 0, "copy") for r in range(1, workers)])
 
 
-@wrong("reduce_to_one", "is `return` missing?")
+@wrong("reduce_to_one")
 def no_return(workers: int) -> None:
     star(workers, gather(workers), spread(workers))
 
 
-@wrong("reduce_to_one", "These are the rounds alone. Wrap them")
+@wrong("reduce_to_one")
 def rounds_only(workers: int) -> Any:
     return [gather(workers), spread(workers)]
 
 
-@wrong("reduce_to_one", "It takes 8 rounds where 2 are enough")
+@wrong("reduce_to_one")
 def chain(workers: int) -> Schedule:
     up = [[T(r, r - 1, 0, "reduce")] for r in reversed(range(1, workers))]
     return Schedule("mine", workers, 1, up + [[T(r, r + 1, 0, "copy")] for r in range(workers - 1)])
 
 
-@wrong("reduce_to_one", "It takes 40 messages where 8 are enough")
+@wrong("reduce_to_one")
 def everyone_to_everyone(workers: int) -> Schedule:
     return direct(workers)
 
@@ -163,15 +150,12 @@ def falls_later(r: int, i: int) -> int:
     return r + 1 - i
 
 
-@wrong(
-    "ring",
-    "Whole buffers are passed: a rank sends all S bytes in a round instead of S/P (here S/3)",
-)
+@wrong("ring")
 def whole_buffers(workers: int) -> Schedule:
     return Schedule("mine", workers, 1, around(workers, lambda r, i: 0, lambda r, i: 0))
 
 
-@wrong("ring", "Whole buffers are passed")
+@wrong("ring")
 def chain_there_and_around(workers: int) -> Schedule:
     """Right sums, but one rank at a time with everything."""
     up = [[T(r, r + 1, 0, "reduce")] for r in range(workers - 1)]
@@ -180,39 +164,31 @@ def chain_there_and_around(workers: int) -> Schedule:
     )
 
 
-@wrong("ring", "The all-gather is missing: 1 round of 2")
+@wrong("ring")
 def half_a_ring(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, falls, falls, (workers - 1, 0)))
 
 
-@wrong("ring", "Round 1 adds where it should copy")
+@wrong("ring")
 def adds_all_the_way(workers: int) -> Schedule:
     return Schedule(
         "mine", workers, workers, around(workers, falls, falls_later, ops=("reduce", "reduce"))
     )
 
 
-@wrong("ring", "Round 0 copies where it should add")
+@wrong("ring")
 def copies_all_the_way(workers: int) -> Schedule:
     return Schedule(
         "mine", workers, workers, around(workers, falls, falls_later, ops=("copy", "copy"))
     )
 
 
-@wrong(
-    "ring",
-    "The second half begins with the wrong chunk (off by one): in round 1 rank 0 sends chunk 0,"
-    " which it has not finished",
-)
+@wrong("ring")
 def off_by_one(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, falls, falls))
 
 
-@wrong(
-    "ring",
-    "A number runs over the end: in round 1 rank 1 sends chunk 2, and there are only chunks 0 to"
-    " 1. Is % workers missing?",
-)
+@wrong("ring")
 def chunks_without_modulo(workers: int) -> Schedule:
     right = [(r, (r + 1) % workers) for r in range(workers)]
     ways = [("reduce", falls), ("copy", falls_later)]
@@ -224,11 +200,7 @@ def chunks_without_modulo(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, rounds)
 
 
-@wrong(
-    "ring",
-    "The chunks go the wrong way round: in round 1 rank 0 sends chunk 1, but what it received in"
-    " round 0 is chunk 2",
-)
+@wrong("ring")
 def wrong_way_round(workers: int) -> Schedule:
     return Schedule(
         "mine", workers, workers, around(workers, lambda r, i: r + i, lambda r, i: r + 1 + i)
@@ -238,22 +210,22 @@ def wrong_way_round(workers: int) -> Schedule:
 AGAIN = "The ranks send the same chunk again: with 3 workers, rank 0 sends chunk"
 
 
-@wrong("ring", f"{AGAIN} 0 in round 0 and in round 1. Pass on what you received")
+@wrong("ring")
 def same_chunk_in_every_round(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, lambda r, i: r, lambda r, i: r))
 
 
-@wrong("ring", f"{AGAIN} 0 in round 0 and in round 1")
+@wrong("ring")
 def same_chunk_in_each_half(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, lambda r, i: r, lambda r, i: r + 1))
 
 
-@wrong("ring", f"{AGAIN} 1 in round 2 and in round 3")
+@wrong("ring")
 def same_chunk_on_the_way_back(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, falls, lambda r, i: r + 1))
 
 
-@wrong("ring", "A number runs over the end")
+@wrong("ring")
 def without_modulo(workers: int) -> Schedule:
     rounds = [
         [T(r, r + 1, (r - i) % workers, "reduce") for r in range(workers)]
@@ -266,17 +238,17 @@ def without_modulo(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, rounds)
 
 
-@wrong("ring", "It works for 4 workers and for no others")
+@wrong("ring")
 def ring_of_four(workers: int) -> Schedule:
     return Schedule("mine", workers, max(4, workers), around(4, falls, falls_later))
 
 
-@wrong("ring", "The half that adds has 2 rounds for 2 workers; it takes P-1 = 1")
+@wrong("ring")
 def one_hop_too_many(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, around(workers, falls, falls, (workers, workers - 1)))
 
 
-@wrong("ring", "The half that copies has 1 round for 3 workers; it takes P-1 = 2")
+@wrong("ring")
 def one_hop_too_few(workers: int) -> Schedule:
     return Schedule(
         "mine",
@@ -286,56 +258,50 @@ def one_hop_too_few(workers: int) -> Schedule:
     )
 
 
-@wrong("ring", "set chunks=workers")
+@wrong("ring")
 def one_chunk_declared(workers: int) -> Schedule:
     return Schedule("mine", workers, 1, around(workers, falls, falls_later))
 
 
-@wrong("ring", "It takes 40 rounds, with one transfer each; 8 are enough")
+@wrong("ring")
 def one_transfer_a_round(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, [[t] for t in itertools.chain(*ring(workers).rounds)])
 
 
-@wrong("ring", "This is no ring: a rank talks to 4 others")
+@wrong("ring")
 def all_to_all(workers: int) -> Schedule:
     return direct(workers)
 
 
-@wrong("ring", "This is no ring: a rank talks to")
+@wrong("ring")
 def another_that_sends_as_little(workers: int) -> Schedule:
     return halving_doubling(workers)
 
 
-@wrong(
-    "ring",
-    "never_ends(2) had not come back after 5 seconds of computing. Does a loop in it never end?",
-)
+@wrong("ring")
 def never_ends(workers: int) -> Schedule:
     while workers > 1:
         pass
     return ring(workers)
 
 
-@wrong(
-    "ring",
-    "another schedule when it is called a second time. Is there a list that outlives the call?",
-)
+@wrong("ring")
 def grows(workers: int, rounds: list[Any] = []) -> Schedule:  # noqa: B006  # the mistake
     rounds += around(workers, falls, falls_later)
     return Schedule("mine", workers, workers, rounds)
 
 
-@wrong("ring", "wants_hosts_too() missing 1 required positional argument: 'hosts'")
+@wrong("ring")
 def wants_hosts_too(workers: int, hosts: Any) -> Schedule:
     return ring(workers)
 
 
-@wrong("ring", "it raises ZeroDivisionError: integer modulo by zero (line")
+@wrong("ring")
 def divides_by_one_less(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, [[T(0, 1 % (workers - 1), 0, "reduce")]])
 
 
-@wrong("ring", "with whole numbers (divide with //, not /)")
+@wrong("ring")
 def halves_with_a_slash(workers: int) -> Schedule:
     return Schedule("mine", workers, workers, [[T(0, workers / 2, 0, "reduce")]])  # type: ignore[arg-type]
 
@@ -359,54 +325,54 @@ def back(gaps: list[int]) -> list[int]:
     return gaps[::-1]
 
 
-@wrong("tree", "The way down runs in the same order as the way up")
+@wrong("tree")
 def unchanged(workers: int) -> Schedule:
     return binomial(workers, list, list)
 
 
-@wrong("tree", "Both ways run in the wrong order")
+@wrong("tree")
 def turned_the_way_up(workers: int) -> Schedule:
     return binomial(workers, back, list)
 
 
-@wrong("tree", "The way up runs in the wrong order")
+@wrong("tree")
 def turned_both(workers: int) -> Schedule:
     return binomial(workers, back, back)
 
 
-@wrong("tree", "The answer is never sent back")
+@wrong("tree")
 def no_way_down(workers: int) -> Schedule:
     return binomial(workers, list, lambda gaps: [])
 
 
-@wrong("tree", "Round 1 adds where it should copy")
+@wrong("tree")
 def adds_on_the_way_down(workers: int) -> Schedule:
     return binomial(workers, list, back, op="reduce")
 
 
-@wrong("tree", "Only powers of two come out right")
+@wrong("tree")
 def powers_of_two_only(workers: int) -> Schedule:
     return binomial(workers, list, back, count=workers.bit_length() - 1)
 
 
-@wrong("tree", "In one round a rank has 4 messages")
+@wrong("tree")
 def star_down(workers: int) -> Schedule:
     up = binomial(workers, list, lambda gaps: []).rounds
     return Schedule("mine", workers, 1, [*up, spread(workers)])  # type: ignore[list-item]
 
 
-@wrong("tree", "It is right for 1, 2, 3, 4, 5, 6, 7 workers")
+@wrong("tree")
 def down_twice(workers: int) -> Schedule:
     """The same way down once more: that helps up to seven workers."""
     return binomial(workers, list, lambda gaps: gaps * 2)
 
 
-@wrong("tree", "It takes 12 rounds; the tree takes 6: on each way")
+@wrong("tree")
 def down_until_it_is_right(workers: int) -> Schedule:
     return binomial(workers, list, lambda gaps: gaps * 3)
 
 
-@wrong("tree", "it is not complete yet")
+@wrong("tree")
 def two_farthest_first(workers: int) -> Schedule:
     """Turns the way down by its first and last round only, which does for up to eight workers."""
     return binomial(
@@ -414,12 +380,12 @@ def two_farthest_first(workers: int) -> Schedule:
     )
 
 
-@wrong("tree", "In one round a rank has 2 messages")
+@wrong("tree")
 def another_all_reduce(workers: int) -> Schedule:
     return ring(workers)
 
 
-@wrong("tree", "It takes 7 rounds; the tree takes 6: on each way")
+@wrong("tree")
 def one_after_the_other_down(workers: int) -> Schedule:
     up = binomial(workers, list, lambda gaps: []).rounds
     return Schedule("mine", workers, 1, [*up, *([t] for t in spread(workers))])  # type: ignore[list-item]
@@ -446,22 +412,22 @@ def levels(
     return Schedule("mine", workers, across.chunks, [up, *rounds, *([back] * down)])  # type: ignore[list-item]
 
 
-@wrong("hierarchical", "This is a ring over all ranks. Add up inside each host first.")
+@wrong("hierarchical")
 def one_ring(workers: int, hosts: int) -> Schedule:
     return ring(workers)
 
 
-@wrong("hierarchical", "over the busiest link go 2 S; 1 S are enough. Every rank sends its whole")
+@wrong("hierarchical")
 def all_across(workers: int, hosts: int) -> Schedule:
     return reduce_to_one(workers)
 
 
-@wrong("hierarchical", "All hosts send to one, and its link carries everything.")
+@wrong("hierarchical")
 def leaders_to_one(workers: int, hosts: int) -> Schedule:
     return levels(workers, hosts, reduce_to_one)
 
 
-@wrong("hierarchical", "Whole buffers go from host to host. Cut the buffer into one chunk")
+@wrong("hierarchical")
 def leaders_in_a_chain(workers: int, hosts: int) -> Schedule:
     def line(n: int) -> Schedule:
         up = [[T(r, r - 1, 0, "reduce")] for r in reversed(range(1, n))]
@@ -470,40 +436,37 @@ def leaders_in_a_chain(workers: int, hosts: int) -> Schedule:
     return levels(workers, hosts, line)
 
 
-@wrong("hierarchical", "on 2 hosts:\nrank 0 has all of chunk 0")
-@wrong("hierarchical", "Each host has the sum of all, but not each of its ranks")
+@wrong("hierarchical")
 def never_back_inside(workers: int, hosts: int) -> Schedule:
     return ring(workers) if hosts == 1 else levels(workers, hosts, down=False)
 
 
-@wrong("hierarchical", "The answer is never sent back.")
+@wrong("hierarchical")
 def no_way_back(workers: int, hosts: int) -> Schedule:
     return levels(workers, hosts, down=False)
 
 
-@wrong("hierarchical", "rank r is on host r // (workers // hosts)")
+@wrong("hierarchical")
 def neighbours_apart(workers: int, hosts: int) -> Schedule:
     return levels(workers, hosts, leader=lambda rank: rank % hosts)
 
 
-@wrong(
-    "hierarchical", "Your function is called with two numbers: def my_hierarchical(workers, hosts)"
-)
+@wrong("hierarchical")
 def without_hosts(workers: int) -> Schedule:
     return ring(workers)
 
 
-@wrong("hierarchical", "It suits 2 hosts: is a 2 written where `hosts`")
+@wrong("hierarchical")
 def always_two_hosts(workers: int, hosts: int) -> Schedule:
     return levels(workers, min(workers, 2))
 
 
-@wrong("hierarchical", "is `return` missing?")
+@wrong("hierarchical")
 def nothing_returned(workers: int, hosts: int) -> None:
     levels(workers, hosts)
 
 
-@wrong("hierarchical", "had not come back after 5 seconds of computing")
+@wrong("hierarchical")
 def hangs(workers: int, hosts: int) -> Schedule:
     while True:
         pass
@@ -514,53 +477,51 @@ def hangs(workers: int, hosts: int) -> Schedule:
 FIELDS: dict[str, Any] = {"framework": "torch", "workers": 4, "steps": 60}
 
 
-@wrong("train", 'the strategy that is asked for: start("multi_worker_mirrored", ...)')
+@wrong("train")
 def with_another_strategy(all_reduce: Any) -> Any:
     return start("parameter_server", all_reduce=all_reduce, **FIELDS)
 
 
-@wrong("train", 'the strategy that is asked for: start("multi_worker_mirrored", ...)')
+@wrong("train")
 def on_one_device(all_reduce: Any) -> Any:
     return start("one_device", all_reduce=all_reduce, **FIELDS)
 
 
-@wrong("train", "Hand on the function itself, not what it returns and not its name")
+@wrong("train")
 def by_its_name(all_reduce: Any) -> Any:
     return start("multi_worker_mirrored", all_reduce=all_reduce.__name__, **FIELDS)
 
 
 # --- answers that are right and not the learner's own ---
 
-OWN = "This is the library's own all-reduce: right, and not yet yours."
 
-
-@wrong("ring", f"{OWN} a_wrapper runs course_lib.collectives.algorithms.ring.ring.")
+@wrong("ring")
 def a_wrapper(workers: int) -> Schedule:
     return ring(workers)
 
 
-@wrong("ring", f"{OWN} rewritten_rounds runs course_lib")
+@wrong("ring")
 def rewritten_rounds(workers: int) -> Schedule:
     made = sys.modules["course_lib"].collectives.ring(workers)  # type: ignore[attr-defined]
     return Schedule("mine", workers, made.chunks, [list(r) for r in made.rounds])
 
 
-@wrong("ring", f"{OWN} in_a_thread runs")
+@wrong("ring")
 def in_a_thread(workers: int) -> Schedule:
     with ThreadPoolExecutor(1) as other:
         return other.submit(ring, workers).result()
 
 
-@wrong("ring", "not yet yours. blinded runs sys.setprofile.")
+@wrong("ring")
 def blinded(workers: int) -> Schedule:
     sys.setprofile(None)
     return ring(workers)
 
 
-wrong("ring", f"{OWN} ring runs course_lib.collectives.algorithms.ring.ring.")(ring)
-wrong("tree", f"{OWN} tree runs course_lib.collectives.algorithms.tree.tree.")(tree)
-wrong("reduce_to_one", f"{OWN} reduce_to_one runs")(reduce_to_one)
-wrong("hierarchical", f"{OWN} hierarchical runs")(hierarchical)
+wrong("ring", "the library's own")(ring)
+wrong("tree", "the library's own")(tree)
+wrong("reduce_to_one", "the library's own")(reduce_to_one)
+wrong("hierarchical", "the library's own")(hierarchical)
 
 
 # --- what is said ---
@@ -574,7 +535,7 @@ def test_a_wrong_answer_is_shown_in_the_smallest_case_that_fails_with_its_rounds
     assert text.startswith(
         "unchanged is wrong for 4 workers:\nrank 2 has all of chunk 0 after the last round, but"
     )
-    assert "It is right for 1, 2, 3 workers." in text
+    assert "for 1, 2, 3 workers" in text
     assert text.endswith(
         "(+ adds, = replaces):\n  0: 1→0 +c0, 3→2 +c0\n  1: 2→0 +c0\n  2: 0→1 =c0, 2→3 =c0\n  3:"
         " 0→2 =c0"
@@ -654,7 +615,7 @@ def test_one_wrong_transfer_for_one_number_of_workers_is_always_found_and_told(
         ):
             verdict = check(task, broken_once(algorithm, 6, number, index, instead))
             assert verdict.state == "not yet"
-            assert verdict.text.startswith("broken is wrong for 6 workers:"), (t, instead)
+            assert verdict.text.startswith("broken is wrong for 6"), (t, instead)
 
 
 test_each_task_has_wrong_answers_here_that_are_told_apart = ANSWERS.enough(

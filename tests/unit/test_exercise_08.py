@@ -6,7 +6,7 @@ from typing import Any
 
 from tests.answers import Answers
 
-ANSWERS = Answers("08_parameter_server")
+ANSWERS = Answers("08_parameter_server", "exercise_08_unit")
 wrong = ANSWERS.wrong
 
 
@@ -27,50 +27,50 @@ def even(sizes: list[int], servers: int) -> list[Any]:
     return cut(sizes, [k * sum(sizes) // servers for k in range(1, servers)])
 
 
-@wrong("shards", "Whole variables are handed out. The largest has to be cut.")
+@wrong("shards")
 def in_turn(sizes: list[int], servers: int) -> Any:
     return [[(v, 0, sizes[v]) for v in range(k, len(sizes), servers)] for k in range(servers)]
 
 
-@wrong("shards", "Every ps holds everything: a full replica")
+@wrong("shards")
 def replicas(sizes: list[int], servers: int) -> Any:
     return [[(v, 0, size) for v, size in enumerate(sizes)]] * servers
 
 
-@wrong("shards", "One ps holds everything, and its link carries everything.")
+@wrong("shards")
 def all_on_one(sizes: list[int], servers: int) -> Any:
     return [[(v, 0, size) for v, size in enumerate(sizes)], *([] for _ in range(servers - 1))]
 
 
-@wrong("shards", "The last ps gets all of the remainder.")
+@wrong("shards")
 def rest_to_the_last(sizes: list[int], servers: int) -> Any:
     return cut(sizes, [k * (sum(sizes) // servers) for k in range(1, servers)])
 
 
-@wrong("shards", "The remainder of the division is dropped.")
+@wrong("shards")
 def rest_dropped(sizes: list[int], servers: int) -> Any:
     share = sum(sizes) // servers
     return cut(sizes, [k * share for k in range(1, servers + 1)])[:servers]
 
 
-@wrong("shards", "`end` is the first number that is no longer in the piece")
+@wrong("shards")
 def one_too_many(sizes: list[int], servers: int) -> Any:
     return [[(v, a, min(b + 1, sizes[v])) for v, a, b in shard] for shard in even(sizes, servers)]
 
 
-@wrong("shards", "Count from the beginning of the variable.")
+@wrong("shards")
 def places_in_the_vector(sizes: list[int], servers: int) -> Any:
     at = [sum(sizes[:v]) for v in range(len(sizes))]
     return [[(v, a + at[v], b + at[v]) for v, a, b in shard] for shard in even(sizes, servers)]
 
 
-@wrong("shards", "Neighbours belong in one piece")
+@wrong("shards")
 def dealt_like_cards(sizes: list[int], servers: int) -> Any:
     places = [(v, i, i + 1) for v, size in enumerate(sizes) for i in range(size)]
     return [places[k::servers] for k in range(servers)]
 
 
-@wrong("shards", "a variable is cut only where a share ends")
+@wrong("shards")
 def each_by_itself(sizes: list[int], servers: int) -> Any:
     ends = [[-(-k * size // servers) for k in range(servers + 1)] for size in sizes]
     return [
@@ -78,22 +78,22 @@ def each_by_itself(sizes: list[int], servers: int) -> Any:
     ]
 
 
-@wrong("shards", "leave out pieces of no numbers")
+@wrong("shards")
 def empty_pieces(sizes: list[int], servers: int) -> Any:
     return [[*shard, (0, 0, 0)] for shard in even(sizes, servers)]
 
 
-@wrong("shards", "is `return` missing?")
+@wrong("shards")
 def nothing(sizes: list[int], servers: int) -> None:
     even(sizes, servers)
 
 
-@wrong("shards", "What it returns cannot be read. Return a list with one list for each ps")
+@wrong("shards")
 def without_variables(sizes: list[int], servers: int) -> Any:
     return [[(a, b) for _, a, b in shard] for shard in even(sizes, servers)]
 
 
-@wrong("shards", "had not come back after 5 seconds of computing")
+@wrong("shards")
 def endless(sizes: list[int], servers: int) -> Any:
     while True:
         pass

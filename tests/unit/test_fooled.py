@@ -14,7 +14,7 @@ from course_lib.collectives import Schedule, Transfer, ring
 from course_lib.course import check
 from tests.answers import Answers
 
-ANSWERS = Answers("04_allreduce_from_scratch")
+ANSWERS = Answers("04_allreduce_from_scratch", "exercise_04_fooled")
 T = Transfer
 
 
@@ -33,17 +33,17 @@ def by_hand(workers: int) -> Schedule:
 TABLE = {workers: ring(workers) for workers in range(1, 10)}
 
 
-@ANSWERS.wrong("ring", "It is right for 1 to 9 workers, and not for ")
+@ANSWERS.wrong("ring")
 def a_table_of_the_librarys_own(workers: int) -> Schedule:
     return TABLE[workers]
 
 
-@ANSWERS.wrong("ring", "It works for 3 workers and for no others")
+@ANSWERS.wrong("ring")
 def right_for_three_only(workers: int) -> Schedule:
     return by_hand(workers) if workers == 3 else by_hand(3)
 
 
-@ANSWERS.wrong("ring", "is wrong for 1 worker")
+@ANSWERS.wrong("ring")
 def right_for_2_3_and_5(workers: int) -> Schedule | None:
     return by_hand(workers) if workers in (2, 3, 5) else None
 
@@ -51,7 +51,7 @@ def right_for_2_3_and_5(workers: int) -> Schedule | None:
 CALLS: Counter[int] = Counter()
 
 
-@ANSWERS.wrong("ring", "another schedule when it is called a second time")
+@ANSWERS.wrong("ring")
 def right_once(workers: int) -> Schedule:
     CALLS[workers] += 1
     return by_hand(workers if CALLS[workers] == 1 else workers + 1)
@@ -78,33 +78,33 @@ class Right(Schedule):
         return 0
 
 
-@ANSWERS.wrong("ring", "is wrong for 1 worker")
+@ANSWERS.wrong("ring")
 def what_equals_everything(workers: int) -> Any:
     return Equal()
 
 
-@ANSWERS.wrong("ring", "is wrong for 2 workers")
+@ANSWERS.wrong("ring")
 def a_schedule_that_equals_all_others(workers: int) -> Schedule:
     return Right("mine", workers, workers, [])
 
 
-@ANSWERS.wrong("ring", "ends the process (sys.exit, exit or quit): return from it instead.")
+@ANSWERS.wrong("ring")
 def leaves(workers: int) -> Schedule:
     sys.exit(0)
 
 
-@ANSWERS.wrong("ring", "it raises RecursionError")
+@ANSWERS.wrong("ring")
 def without_end(workers: int) -> Any:
     return without_end(workers)
 
 
-@ANSWERS.wrong("ring", "is wrong for 1 worker")
+@ANSWERS.wrong("ring")
 def says_so(workers: int) -> str:
     print("ring: passed.")
     return "passed"
 
 
-@ANSWERS.wrong("ring", "is wrong for 1 worker")
+@ANSWERS.wrong("ring")
 def numbers(workers: int) -> Any:
     return np.ones(workers)
 
@@ -119,4 +119,4 @@ def test_a_learners_own_ring_is_not_taken_for_the_librarys() -> None:
     def breaks_later(workers: int) -> Schedule:
         return by_hand(workers) if workers < 10 else ring(3)
 
-    assert "It is right for 1 to 9 workers" in check("ring", breaks_later).text
+    assert "for 1 to 9 workers" in check("ring", breaks_later).text
