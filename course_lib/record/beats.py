@@ -34,7 +34,8 @@ _CALLS = range(_PHASE.size, _SLOT, _CALL.size)  # where they lie in a slot
 
 
 class Beat(NamedTuple):
-    """What a task entered last, and `since` when, on the machine's clock (0 before its first beat).
+    """The thing that a task entered last, and `since` when, on the machine's clock (0 before its
+    first beat).
 
     `what`: read, compute, reduce, ... in a `step` (-1 before the first); "" between them. Or a call
     of torch.distributed by a learner's own code, such as "broadcast from rank 0". Of such a call:
@@ -94,7 +95,7 @@ class Beats:
         return write
 
     def now(self, task: str) -> Beat:
-        """What a task is in."""
+        """The thing that a task is in."""
         return _beat(*max(self._read(_PHASE, self._slots[task]), *self._calls(task)))
 
     def calls(self, task: str) -> list[Beat]:
@@ -125,11 +126,10 @@ class Beats:
 
 
 def _beat(count: int, *fields: Any) -> Beat:
-    return Beat(*map(_plain, fields)) if count else Beat()
-
-
-def _plain(field: Any) -> Any:
-    return field.rstrip(b"\0").decode(errors="ignore") if isinstance(field, bytes) else field
+    plain: list[Any] = [
+        f.rstrip(b"\0").decode(errors="ignore") if isinstance(f, bytes) else f for f in fields
+    ]
+    return Beat(*plain) if count else Beat()
 
 
 # --- calls that never end ---
@@ -166,20 +166,18 @@ def endless(
         stuck -= free
     never = {task: call for task, call in inside.items() if task in stuck}
     gone = {m: _returned(call) for task, call in never.items() for m in waits[task] if m in over}
-    return gone | {task: _waiting(call, waits[task]) for task, call in never.items()}
+    does = {}
+    for task, call in never.items():
+        step = f", step {call.step}," if call.step >= 0 else ""
+        does[task] = Activity(f"waits in {call_words(call)}{step}", awaits=tuple(waits[task]))
+    return gone | does
 
 
 def _returned(call: Beat) -> Activity:
     """That a task has returned for which others wait in a call, and the cure."""
-    cures = (cure for name, cure in UNEVEN.items() if call.what.startswith(name))
-    return Activity(
-        "".join(["has returned", *(f": their data differ in length; {c}" for c in cures)])
-    )
-
-
-def _waiting(call: Beat, missing: Sequence[str]) -> Activity:
-    step = f", step {call.step}," if call.step >= 0 else ""
-    return Activity(f"waits in {call_words(call)}{step}", awaits=tuple(missing))
+    cures = [cure for name, cure in UNEVEN.items() if call.what.startswith(name)]
+    why = f": their data differ in length; {cures[0]}" if cures else ""
+    return Activity(f"has returned{why}")
 
 
 def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Activity]:
@@ -193,14 +191,10 @@ def _different(call: Beat, calls: Mapping[str, Sequence[Beat]]) -> dict[str, Act
         return {}
     # the fewest are the cause; of as many, not those of the first task
     few, *others = sorted(reversed(alike.values()), key=len)
-    found = {
-        task: Activity(f"calls {call_words(c)} as number {c.number} of its group")
-        for task, c in few.items()
-    }
-    others_do = {
-        t: Activity(f"calls {call_words(c)} instead") for made in others for t, c in made.items()
-    }
-    return found | others_do
+    does = {t: f"calls {call_words(c)} as number {c.number} of its group" for t, c in few.items()}
+    for made in others:
+        does |= {task: f"calls {call_words(c)} instead" for task, c in made.items()}
+    return {task: Activity(text) for task, text in does.items()}
 
 
 def _missing(

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -51,9 +51,8 @@ class Ledger(NamedTuple):
         return not self.wrong
 
     def as_dict(self) -> dict[str, Any]:
-        """It as JSON, with `balanced`; and with what is `wrong`, if anything is."""
-        found = {**self._asdict(), "balanced": self.balanced}
-        return {name: value for name, value in found.items() if name != "wrong" or value}
+        """It as plain values, with `balanced`."""
+        return self._asdict() | {"balanced": self.balanced}
 
 
 class _Life(NamedTuple):
@@ -91,15 +90,8 @@ class _Place:
         self.named = Counter((who, u.step) for u in updates for who in u.workers.split())
         self.together = Counter(u.step for u in updates if not u.workers)  # those of all workers
 
-    def missing(self, computed: Computed) -> Iterator[tuple[Key, int]]:
-        """Count the gradients of each task and step that were not applied here, if any were not."""
-        for key, found in computed.items():
-            here = self.named.get(key, 0) + min(self.together.get(key[1], 0), len(found))
-            if here < len(found):
-                yield key, len(found) - here
-
     @property
-    def again(self) -> int:
+    def repeated(self) -> int:
         """The number of updates made once more: their version had been reached before."""
         return len(self.updates) - len({update.written for update in self.updates})
 
@@ -120,41 +112,37 @@ def ledger(trace: Trace) -> Ledger:
     for place in places:
         of = ("", place.variables)
         due = {key: [each for each in its if each.of in of] for key, its in computed.items()}
-        wrong += _too_often(due, place, lives)
-        for (task, step), missing in place.missing(due):
-            gradients = due[task, step]
+        most = Counter[int]()  # step -> gradients of the task that has most of them
+        for task, step in dict.fromkeys([*place.named, *due]):
+            gradients, named = due.get((task, step), []), place.named[task, step]
+            missing = len(gradients) - named - min(place.together[step], len(gradients))
+            most[step] = max(most[step], len(gradients))
+            gradient = f"{task}'s gradient for step {step}"
+            if named > len(gradients):
+                wrong.append(f"{gradient} is applied too often by {place.task}")
+            if missing <= 0:
+                continue
             why = drops[task, step, place.variables] + drops[task, step, ""]
             why += ["overflow"] * missing * (step in overflowed and not place.named)
-            why += filter(None, (gradient.fate for gradient in gradients))
+            why += filter(None, (each.fate for each in gradients))
             gone = sum(_without_record(lives[place.task], g.end) for g in gradients)
             if missing > len(why) + gone:
-                wrong.append(f"{task}'s gradient for step {step} is not applied by {place.task}")
+                wrong.append(f"{gradient} is not applied by {place.task}")
             unapplied[task, step] = max(unapplied.get((task, step), []), why[:missing], key=len)
+        known = not any(life.cut for its in lives.values() for life in its)
+        often = [step for step, times in place.together.items() if known and times > most[step]]
+        wrong += [f"step {step} is applied too often by {place.task}" for step in often]
     if not places:
-        unapplied = {key: ["unfinished"] * len(found) for key, found in computed.items()}
+        unapplied = {key: ["unfinished"] * len(its) for key, its in computed.items()}
     count = sum(map(len, computed.values()))
-    reasons = [why for found in unapplied.values() for why in found]
+    reasons = [why for whys in unapplied.values() for why in whys]
     return Ledger(
         count + len(recomputed),
         count - len(reasons),
         dict(Counter(reasons + ["overflow"] * len(recomputed))),
-        max((place.again for place in places), default=0),
+        max((place.repeated for place in places), default=0),
         tuple(wrong),
     )
-
-
-def _too_often(due: Computed, place: _Place, lives: dict[str, list[_Life]]) -> Iterator[str]:
-    """Gradients that a place has applied more often than they were computed for it."""
-    most = Counter[int]()
-    for (_, step), gradients in due.items():
-        most[step] = max(most[step], len(gradients))
-    for (task, step), times in place.named.items():
-        if times > len(due.get((task, step), ())):
-            yield f"{task}'s gradient for step {step} is applied too often by {place.task}"
-    known = not any(life.cut for its in lives.values() for life in its)
-    for step, times in place.together.items():
-        if times > most[step] and known:
-            yield f"the gradients for step {step} are applied too often by {place.task}"
 
 
 def _places(trace: Trace) -> list[_Place]:

@@ -107,8 +107,8 @@ class Life:
         """
         names = [*self._spans] if who is None else [who] if isinstance(who, str) else who
         every = [span for name in names for span in self._spans.get(name, ())]
-        chosen = [span for span in every if span.state in states] if states else every
-        return chosen if isinstance(who, str) else sorted(chosen, key=lambda span: span.start)
+        chosen = [span for span in every if not states or span.state in states]
+        return sorted(chosen, key=lambda span: span.start)
 
     def last(self, who: str, *states: str, before: float = math.inf) -> Span | None:
         """Return the span in one of these states that was the last to begin up to a time."""

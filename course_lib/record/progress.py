@@ -22,7 +22,7 @@ _outer: list[Line] = []
 
 
 @contextlib.contextmanager
-def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
+def interrupt_explained(what: str, stop_all: str, in_block: bool) -> Iterator[None]:
     """Reword a KeyboardInterrupt raised in this block. It says that only the wait has ended and the
     `what` ("run" or "race") goes on; or, if a `with` block holds it, that the block now stops it.
 
@@ -33,7 +33,7 @@ def interrupt_explained(what: str, stop_all: str, held: bool) -> Iterator[None]:
     except KeyboardInterrupt:
         ends = f"This ends it: from course_lib import Run; {stop_all}"
         said = f"The {what} goes on, as long as this Python process does. {ends}"
-        if held:
+        if in_block:
             said = f"The with block ends, and stops the {what}."
         raise Interrupted(said) from None
 
@@ -57,9 +57,9 @@ class Line:
 
     def __call__(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            _outer[0]._look()
+            _outer[0]._refresh()
 
-    def _look(self) -> None:
+    def _refresh(self) -> None:
         if self._put and time.monotonic() >= self._due:
             self._due = time.monotonic() + EVERY
             if (text := self._says()) != self._shown:
