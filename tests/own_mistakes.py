@@ -1,6 +1,4 @@
-"""What learners do wrong in distributed code. Each function of `TENSORFLOW` and `TORCH` fails, and
-stands beside words of the cure that its error has.
-"""
+"""What learners do wrong in distributed code: each function of `TENSORFLOW` and `TORCH` fails."""
 
 import os
 import socket
@@ -10,7 +8,7 @@ from typing import Any
 from course_lib.cluster.task import Task
 from tests.own_loops import keras_model
 
-Mistake = tuple[Callable[..., Any], str]
+Mistake = Callable[..., Any]
 
 
 def classes() -> tuple[Any, Any]:
@@ -282,38 +280,36 @@ def weights_of_a_wrapped_model() -> None:
     nn.Linear(3, 3).load_state_dict(parallel(nn.Linear(3, 3)).state_dict())
 
 
-STEP = "write that step yourself"
-SCOPE = "in `with strategy.scope():` of one strategy"
 TENSORFLOW: list[Mistake] = [
-    (fit_on_several_workers, STEP),
-    (train_on_batch_on_several_workers, STEP),
-    (call_outside_of_run_on_workers, "call the model in a step that strategy.run runs"),
-    (call_outside_of_run_mirrored, "call the model in a step that strategy.run runs"),
-    (loss_along_an_axis, "reduce its loss with axis=None"),
-    (strategy_after_a_tensor, "before any tensor, variable, model or dataset"),
-    (devices_after_a_tensor, "before any tensor, variable, model or dataset"),
-    (model_outside_of_the_scope, SCOPE),
-    (optimizer_outside_of_the_scope, SCOPE),
-    (random_numbers_without_a_seed, "a seed=keras.random.SeedGenerator()"),
-    (nccl_in_tensorflow, "HierarchicalCopyAllReduce()"),
-    (another_server_in_tensorflow, "another server has the port"),
-    (too_large_in_tensorflow, "take fewer examples at a time"),
-    (outputs_outside_of_the_tape, "compute it inside the tape"),
-    (wrong_width_in_keras, "the last dimension of the input"),
+    fit_on_several_workers,
+    train_on_batch_on_several_workers,
+    call_outside_of_run_on_workers,
+    call_outside_of_run_mirrored,
+    loss_along_an_axis,
+    strategy_after_a_tensor,
+    devices_after_a_tensor,
+    model_outside_of_the_scope,
+    optimizer_outside_of_the_scope,
+    random_numbers_without_a_seed,
+    nccl_in_tensorflow,
+    another_server_in_tensorflow,
+    too_large_in_tensorflow,
+    outputs_outside_of_the_tape,
+    wrong_width_in_keras,
 ]
 TORCH: list[Mistake] = [
-    (nobody_met, 'call dist.init_process_group("gloo") before it'),
-    (nccl_in_torch, "PyTorch has the backend gloo"),
-    (one_rank_is_late, "have all ranks make the same calls"),
-    (port_twice, "take port 0"),
-    (too_large_in_torch, "take fewer examples at a time"),
-    (too_large_in_numpy, "take fewer examples at a time"),
-    (out_of_memory, "take fewer examples at a time"),
-    (a_layer_is_not_used, "find_unused_parameters=True"),
-    (all_is_frozen, "no detach, no_grad or frozen model"),
-    (loss_is_detached, "no detach, no_grad or frozen model"),
-    (no_such_device, "move model and batch to one device"),
-    (two_devices, "move model and batch to one device"),
-    (wrong_width_in_torch, "the last dimension of the input"),
-    (weights_of_a_wrapped_model, "ddp.module.state_dict()"),
+    nobody_met,
+    nccl_in_torch,
+    one_rank_is_late,
+    port_twice,
+    too_large_in_torch,
+    too_large_in_numpy,
+    out_of_memory,
+    a_layer_is_not_used,
+    all_is_frozen,
+    loss_is_detached,
+    no_such_device,
+    two_devices,
+    wrong_width_in_torch,
+    weights_of_a_wrapped_model,
 ]

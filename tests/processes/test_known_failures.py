@@ -10,9 +10,10 @@ from course_lib import start
 from course_lib.errors import TaskFailed
 from tests import own_mistakes
 from tests.own_mistakes import Mistake
+from tests.screens import says
 
 MISTAKES = [
-    pytest.param(framework, mistake, id=mistake[0].__name__)
+    pytest.param(framework, mistake, id=mistake.__name__)
     for framework, mistakes in (
         ("tensorflow", own_mistakes.TENSORFLOW),
         ("torch", own_mistakes.TORCH),
@@ -32,12 +33,12 @@ def failure(function: Any, framework: str, workers: int = 2) -> TaskFailed:
 def test_a_known_failure_has_its_cure_in_the_line_below_the_error(
     framework: str, mistake: Mistake
 ) -> None:
-    function, words = mistake
-    error = failure(function, framework)
+    error = failure(mistake, framework)
+    says("known_failures", mistake.__name__, error.cure)
     before, line, after = str(error).partition(f"\nCure: {error.cure}.\n")
-    assert words in error.cure and "\n" not in error.cure
+    assert error.cure and "\n" not in error.cure
     assert before.endswith(error.reason) and line and "--- traceback on worker:" in after
-    assert function.__name__ in after
+    assert mistake.__name__ in after
     assert len(error.reason) < 1300 and not NUMBERS.search(str(error))
 
 

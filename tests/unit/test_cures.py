@@ -5,39 +5,33 @@ import pytest
 from course_lib.cures import CURES, cure_of
 from course_lib.errors import TaskFailed
 from course_lib.text import shortened
+from tests.screens import says
 
 GPU = [
     (
         "OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 MiB. GPU 0 has a total "
-        "capacity of 15.77 GiB of which 12.88 MiB is free.",
-        "take fewer examples at a time",
+        "capacity of 15.77 GiB of which 12.88 MiB is free."
     ),
     (
         "ResourceExhaustedError: Graph execution error:\n\nOOM when allocating tensor with shape"
-        "[512,64,224,224] and type float on /job:localhost/replica:0/task:0/device:GPU:0",
-        "take fewer examples at a time",
+        "[512,64,224,224] and type float on /job:localhost/replica:0/task:0/device:GPU:0"
     ),
-    (
-        "ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!",
-        "PyTorch has the backend gloo",
-    ),
+    ("ValueError: ProcessGroupNCCL is only supported with GPUs, no GPUs found!"),
     (
         "RuntimeError: Expected all tensors to be on the same device, but found at least two "
-        "devices, cuda:0 and cpu!",
-        "move model and batch to one device",
+        "devices, cuda:0 and cpu!"
     ),
     (
         "DistNetworkError: The server socket has failed to listen on any local network address. "
-        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use",
-        "take port 0",
+        "port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
     ),
 ]
 """What only machines with GPUs or other programs on them say."""
 
 
-@pytest.mark.parametrize(("reason", "words"), GPU)
-def test_errors_of_other_machines_have_their_cure(reason: str, words: str) -> None:
-    assert words in TaskFailed("worker:0", 3, reason).cure
+@pytest.mark.parametrize("reason", GPU)
+def test_errors_of_other_machines_have_their_cure(reason: str) -> None:
+    says("cures", reason.partition(":")[0], TaskFailed("worker:0", 3, reason).cure)
 
 
 @pytest.mark.parametrize("cure", CURES.values())
