@@ -120,20 +120,14 @@ def _parsed(entrant: Any) -> Parsed:
 
 
 def _labels(parsed: Sequence[Parsed]) -> list[str]:
-    """A label for each entrant: the one given, or else its strategy's name, followed by those of
-    its own fields that tell it from other entrants of the same strategy.
+    """A label for each entrant: the one given, or else its strategy's name, followed by
+    its own fields if there are other entrants of the same strategy.
     """
     labels: list[str] = []
     for label, name, own in parsed:
-        text = label or name
-        others = [theirs for _, other, theirs in parsed if other == name]
-        if not label:
-            differ = [
-                f"{field}={getattr(value, '__name__', value)}"
-                for field, value in own.items()
-                if any(field not in theirs or theirs[field] != value for theirs in others)
-            ]
-            text = " ".join([name, *differ])
+        same = sum(other == name for _, other, _ in parsed) > 1
+        fields = [f"{field}={getattr(value, '__name__', value)}" for field, value in own.items()]
+        text = label or " ".join([name, *(fields if same else [])])
         if text in labels and label:
             raise SpecError("label", label, "each entrant has one of its own")
         count = 1 + sum(other == text or other.startswith(text + " #") for other in labels)

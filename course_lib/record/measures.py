@@ -48,25 +48,24 @@ EXCHANGE = {"hidden": "hidden", "exposed": "reduce"}
 
 
 def table(trace: Trace) -> str:
-    """Where each task's time went, as text: seconds in each phase, and their share of the time from
+    """A table of each task's time: seconds in each phase, and their share of the time from
     the task's first phase to its last. Shares add up to less than 100 % if the task was in no phase
     for a while, such as a parameter server with nothing to do. Checkpoints, and phases with a name
-    of a learner's own, have a column if there are any. If any exchange was hidden, a last column
-    says for how long.
+    of a learner's own, have a column if there are any, and so has what was hidden behind computing.
     """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
     phases, whole = with_waits(trace), IdleTime()
     whole.add(phases)
     for p in phases:
         spent[p.task][p.kind] += p.end - p.start
-    others = {what for times in spent.values() for what in times} - {*SHOWN}
-    hidden, shown = "hidden" in others, [*SHOWN, *sorted(others - {"hidden"})]
-    rows = [["", *shown, *["hidden"] * hidden]]
+    kinds = {kind for times in spent.values() for kind in times}
+    shown = [*SHOWN, *sorted(kinds.difference(SHOWN))]
+    rows = [["", *shown]]
     for task in sorted(spent, key=task_key):
         first, last = whole.spans.get(task, (0.0, 1.0))
-        times = [spent[task][what] for what in shown]
+        times = [spent[task][kind] for kind in shown]
         shares = [f"{seconds:.2f} s {seconds / (last - first):4.0%}" for seconds in times]
-        rows.append([task, *shares, *[f"{spent[task]['hidden']:.2f} s"] * hidden])
+        rows.append([task, *shares])
     return text.table(rows, right=True)
 
 
@@ -144,7 +143,7 @@ class Updates:
 
     @property
     def staleness(self) -> Counter[int]:
-        """How many updates had each staleness."""
+        """Staleness -> number of updates."""
         return Counter(self._stalest.values())
 
     @property
@@ -153,7 +152,7 @@ class Updates:
         return sum(self._stalest.values()) / len(self._stalest) if self._stalest else 0.0
 
     def as_dict(self) -> dict[str, Any]:
-        """How stale the gradients were when they were applied, counted in updates.
+        """The staleness of gradients when they were applied, counted in updates.
 
         `mean` and `max`; `updates`: staleness -> number of updates; `by_worker`: the mean staleness
         of each worker's gradients, over all places in which they were applied; {} if the trace does
@@ -204,8 +203,8 @@ def seconds_to(trace: Trace) -> dict[str, float]:
 
 
 class Coverage(NamedTuple):
-    """How the examples of an epoch were read: `read`, how many of them; `repeated`, those that were
-    read more than once, each with the tasks that did so; `never`, those that were not.
+    """The examples of an epoch as they were read: `read`, how many of them; `repeated`, those that
+    were read more than once, each with the tasks that did so; `never`, those that were not.
     """
 
     read: int

@@ -28,6 +28,9 @@ ROOMS = (
     "notebook",
     "strategies/tensorflow",
     "strategies/torch",
+    "racing",
+    "record",
+    "reduction",
     "text.py",
     "widgets",
 )
