@@ -224,7 +224,7 @@ def test_a_checkpoint_is_a_phase_of_its_own_on_every_task() -> None:
 def test_a_resumed_run_that_is_not_alike_is_refused_before_it_starts(tmp_path: Path) -> None:
     with start("one_device", framework="torch", steps=4, checkpoint_every=2) as run:
         run.wait(60)
-    with pytest.raises(SpecError, match=r"optimizer='adamw': .* has 'sgd': set the same"):
+    with pytest.raises(SpecError, match=r"optimizer='adamw': .* has 'sgd'"):
         start("one_device", framework="torch", steps=9, resume=run.run_dir, optimizer="adamw")
     data = next((run.run_dir / "checkpoints/step-000004/worker-0").glob("*.distcp"))
     data.write_bytes(data.read_bytes()[:-1])
@@ -268,5 +268,5 @@ def test_a_model_with_other_layers_of_as_many_numbers_is_told_in_a_line(
     taught(first=False)
     with pytest.raises(TaskFailed) as caught:
         start(strategy, steps=6, resume=run.run_dir, **fields).wait(60)
-    assert "the model is not that of the checkpoint in" in caught.value.reason
+    assert "not that of the checkpoint" in caught.value.reason
     assert name in caught.value.reason and "\n" not in caught.value.reason

@@ -88,7 +88,7 @@ def test_a_stage_hands_on_one_tensor_of_floats() -> None:
 
     model = nn.Sequential(nn.LSTM(20, 4), Last())
     inputs = torch.from_numpy(own_models.LARGEST["train"][0][:2]).float()
-    with pytest.raises(ValueError, match="0 makes a tuple: a stage sends on one tensor of floats"):
+    with pytest.raises(ValueError, match="0 makes a tuple"):
         stages_of(model, (), inputs)
 
 
@@ -227,22 +227,22 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
     "fixed_heads": (
         BY_HAND,
         lambda: Attention(heads=4),
-        "its model cannot be computed .*reshapes with -1 in place of heads",
+        "reshapes with -1",
     ),
     "one_half": (
         {"*.up": "columns"},
         Attention,
-        "its model cannot be computed .rows take what columns",
+        "rows take",
     ),
     "softmax": (
         BY_HAND,
         lambda: Attention(between=lambda units: softmax(units, -1)),
-        "its model changes its outputs: between columns and rows each unit must be computed by",
+        "changes its outputs",
     ),
     "scale": (
         PAIR,
         Scaled,
-        "its model changes the gradient of [12].scale: between columns and rows",
+        "gradient of [12].scale",
     ),
 }
 
@@ -250,14 +250,14 @@ WRONG: dict[str, tuple[Any, Any, str]] = {
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_plan_is_found_before_anything_starts(name: str) -> None:
     parallel, middle, said = WRONG[name]
-    with pytest.raises(SpecError, match=f"workload='{name}': cut into pieces, {said}") as caught:
+    with pytest.raises(SpecError, match=f"workload='{name}': .*{said}") as caught:
         start("tensor_parallel", workload=by_hand(name, parallel, middle), workers=2)
     assert "\n" not in str(caught.value)
     assert Run.going() == []
 
 
 def test_own_heads_are_shared_out_evenly() -> None:
-    with pytest.raises(SpecError, match="workers=3: at most 2, one for each head of tran"):
+    with pytest.raises(SpecError, match="workers=3: at most 2"):
         start("tensor_parallel", framework="torch", workload=own_models.transformer, workers=3)
 
 

@@ -160,7 +160,7 @@ def test_a_tpu_that_is_not_there_is_emulated_when_that_is_asked_for(
         ("multi_worker_mirrored --all-reduce nccl", "Leave it out for TensorFlow's ring"),
         (
             "multi_worker_mirrored --framework torch --all-reduce nccl",
-            "Leave it out for gloo, or take an all_reduce of ours",
+            "all_reduce of ours",
         ),
     ],
 )
@@ -169,8 +169,5 @@ def test_whoever_asks_for_nccl_without_gpus_is_told_why_not_and_what_instead(
 ) -> None:
     done = command(capsys, "run", *arguments.split())
     assert (done.code, done.out) == (2, "")
-    assert (
-        "nccl is unavailable here: it joins NVIDIA GPUs, 4 of them in this run" in done.err
-        and instead in done.err
-    )
+    assert "nccl is unavailable" in done.err and " 4 of them" in done.err and instead in done.err
     assert len(done.err.strip().splitlines()) == 1

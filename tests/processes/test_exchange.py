@@ -325,7 +325,7 @@ def test_what_cannot_be_added_is_refused_and_the_group_goes_on() -> None:
                     taken.append(str(array.dtype))
                 except SpecError as error:
                     assert error.field == "dtype"
-            with pytest.raises(SpecError, match="is for 3 ranks, and this group has 2"):
+            with pytest.raises(SpecError, match=r"for 3 ranks, .* 2"):
                 group.execute(ring(3), np.zeros(3))
             array = np.ones(2)
             group.execute(ring(2), array)
@@ -785,7 +785,7 @@ def test_a_rank_that_fails_in_a_call_tells_the_others_why(tmp_path: Path) -> Non
         for rank in (0, 2, 3):
             error = there[rank].said().error
             lost(error, 1)
-            assert "it failed: ValueError: the disk is full" in str(error)
+            assert "ValueError: the disk" in str(error)
 
 
 def test_after_an_error_the_same_is_raised_again_at_once(tmp_path: Path) -> None:

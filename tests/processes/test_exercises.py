@@ -232,7 +232,7 @@ def four_rounds(workers: int, hosts: int) -> Schedule:
 def test_a_hierarchical_all_reduce_within_its_budget_must_win_over_links(answer: Answer) -> None:
     verdict = check("hierarchical", answer)
     assert verdict, repr(verdict)
-    assert "Carried out over links of 100 Mbit/s" in verdict.text
+    assert "100 Mbit/s" in verdict.text
 
 
 def test_one_that_has_the_links_wait_for_each_other_does_not_win() -> None:
@@ -241,8 +241,8 @@ def test_one_that_has_the_links_wait_for_each_other_does_not_win() -> None:
         return Schedule("in turn", workers, hosts, [[t] for r in whole.rounds for t in r])
 
     verdict = check("hierarchical", in_turn)
-    assert "sends no more than it may, and does not win" in verdict.text
-    assert "Links stand idle while others work." in verdict.hint
+    assert "does not win" in verdict.text
+    assert "stand idle" in verdict.hint
 
 
 # --- trainings ---
@@ -278,7 +278,7 @@ def by_another_name(all_reduce: Any) -> Any:
 def test_a_training_with_the_given_all_reduce_is_accepted(answer: Answer) -> None:
     verdict = check("train", answer)
     assert verdict, repr(verdict)
-    assert "The losses are those of PyTorch's own all-reduce" in verdict.text
+    assert "PyTorch's own all-reduce" in verdict.text
 
 
 def nothing(all_reduce: Any) -> None:
@@ -314,19 +314,19 @@ def two_arguments(all_reduce: Any, workers: int) -> Any:
 
 
 BAD_TRAININGS: list[tuple[Answer, str]] = [
-    (trains(all_reduce=None), "The all-reduce that came in is not handed on"),
-    (trains(all_reduce="ring"), "Is the name of an all-reduce written in the function?"),
-    (trains(workers=2), "Pass workers=4 to start."),
-    (trains(framework=None), "Pass framework='torch' to start."),
-    (trains(steps=5), "Pass steps=60 to start."),
+    (trains(all_reduce=None), "not handed on"),
+    (trains(all_reduce="ring"), "name of an all-reduce"),
+    (trains(workers=2), "workers=4"),
+    (trains(framework=None), "Pass framework='torch'"),
+    (trains(steps=5), "steps=60"),
     (nothing, "Is `return` missing?"),
-    (nothing_from_tensorflow, "And another thing: Pass framework='torch' to start."),
-    (the_result, "It returns a Result, not the run."),
-    (without_waiting, "Wait for the end of the run: .wait(60)."),
+    (nothing_from_tensorflow, "thing: Pass framework='torch'"),
+    (the_result, "a Result, not"),
+    (without_waiting, ": .wait(60)"),
     (stopped, "is stopped, not finished"),
-    (called, "Hand on the function itself, not what it returns"),
-    (named, "Hand on the function itself, not what it returns and not its name"),
-    (two_arguments, "Your function is called with one thing, the all-reduce"),
+    (called, "the function itself"),
+    (named, "not its name"),
+    (two_arguments, "with one thing"),
 ]
 
 
@@ -406,7 +406,7 @@ def test_what_is_no_exercise_is_bad_input(home: Path) -> None:
     )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr.startswith("lockstep: notebook=")
-    assert "is no exercise of this course" in done.stderr
+    assert "no exercise" in done.stderr
 
 
 def test_the_exercises_are_made_by_one_command(tmp_path: Path, home: Path) -> None:
@@ -435,9 +435,9 @@ def test_answers_that_go_wrong_in_any_way_cost_no_other_answer_its_check(tmp_pat
     verdicts = grade(path, Bounds(computing=10, memory=1 << 30))
     assert states(verdicts) == ["not yet", "passed", "not yet", "not yet", "to do"]
     texts = [v.text for v in verdicts]
-    assert "Checking reduce_to_one computed for more than 10 seconds" in texts[0]
-    assert "Checking tree ended its process" in texts[2]
-    assert "Checking train took more than" in texts[3]
+    assert "reduce_to_one computed" in texts[0]
+    assert "tree ended" in texts[2]
+    assert "train took more" in texts[3]
 
 
 def test_a_cell_that_fails_or_never_ends_is_named_with_the_answer_that_it_cost(
@@ -452,8 +452,8 @@ def test_a_cell_that_fails_or_never_ends_is_named_with_the_answer_that_it_cost(
     verdicts = grade(path)
     assert states(verdicts) == ["passed", "not yet", "not yet", "not yet", "to do"]
     texts = [v.text for v in verdicts]
-    assert "The notebook defines no my_ring." in texts[1]
-    assert "raises ZeroDivisionError: division by zero" in texts[1]
+    assert "no my_ring" in texts[1]
+    assert "ZeroDivisionError" in texts[1]
     assert "computed for more than" in texts[2]
     assert "raises SyntaxError" in texts[3]
 

@@ -134,18 +134,17 @@ ASLEEP = "time.sleep(600)"
 @pytest.mark.parametrize(
     ("code", "says"),
     [
-        (HUNGRY + ASLEEP, "took more than 0.7 GB of memory"),
-        (BUSY, "computed for more than 4 seconds"),
-        (MANY + ASLEEP, "started more than 40 processes"),
+        (HUNGRY + ASLEEP, "0.7 GB"),
+        (BUSY, "than 4 seconds"),
+        (MANY + ASLEEP, "40 processes"),
     ],
     ids=["memory", "computing", "processes"],
 )
 def test_what_a_child_uses_counts(tmp_path: Path, code: str, says: str) -> None:
     patient = dataclasses.replace(SMALL, patience=120)  # a busy machine computes slowly
     verdicts = graded(tmp_path, CHILD.format(code=code), bounds=patient)
-    assert {v.text.partition(", and")[0] for v in verdicts} == {
-        f"Running the cells of the notebook {says}"
-    }
+    (text,) = {v.text for v in verdicts}
+    assert "cells of the notebook" in text and says in text
     until(lambda: not marked(tmp_path), "the child to be gone")
 
 
@@ -155,7 +154,7 @@ def test_a_fork_bomb_is_ended(tmp_path: Path) -> None:
         "import os, time\nfor _ in range(8):\n    os.fork()\n    time.sleep(0.05)\ntime.sleep(60)"
     )
     verdicts = graded(tmp_path, bomb)
-    assert "started more than 40 processes" in verdicts[0].text
+    assert "40 processes" in verdicts[0].text
     until(lambda: not left(), "all of them to be gone")
 
 
@@ -235,7 +234,7 @@ def test_answers_that_leave_flood_or_kill_each_get_words(tmp_path: Path) -> None
     assert not any(verdicts.values()), verdicts
     said = {task: repr(verdict) for task, verdict in verdicts.items()}
     assert "SystemExit" in said["reduce_to_one"] or "ends the process" in said["reduce_to_one"]
-    assert "Checking ring ended its process" in said["ring"] or "was not done" in said["ring"]
+    assert "ring ended" in said["ring"] or "was not done" in said["ring"]
     assert "returns nothing" in said["tree"]
     assert "worker:1" in said["train"], said["train"]
     until(lambda: not left(), "all of them to be gone")

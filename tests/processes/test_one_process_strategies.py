@@ -275,9 +275,7 @@ def test_the_program_for_a_real_tpu_does_the_same_step_on_logical_devices() -> N
 
 def test_without_a_tpu_it_is_unavailable_and_says_that_it_can_be_emulated() -> None:
     laptop: Any = SimpleNamespace(gpus=(), cuda_frameworks=(), tpu=False)
-    with pytest.raises(
-        Unavailable, match=r"tpu is unavailable here: TPUStrategy needs a TPU, .* Use --emulate"
-    ):
+    with pytest.raises(Unavailable, match=r"TPUStrategy needs .*--emulate"):
         list(TPU.check(RunSpec(strategy="tpu", workers=1, replicas=2), laptop))
     emulated = RunSpec(strategy="tpu", workers=1, replicas=2, emulate=True)
     assert not list(TPU.check(emulated, laptop))
@@ -289,7 +287,7 @@ def test_without_a_tpu_it_is_unavailable_and_says_that_it_can_be_emulated() -> N
     )
     with pytest.raises(
         Unavailable,
-        match=r"tpu with torch is unavailable here: .*torch_xla.* Use --framework tensorflow",
+        match=r"tpu with torch .*torch_xla.*--framework tensorflow",
     ):
         spec_for("tpu", framework="torch", workers=2, emulate=True)
 
@@ -307,10 +305,7 @@ def test_nccl_without_a_gpu_for_each_replica_is_unavailable_before_any_process_s
     if len(probe().gpus) < 2:
         with pytest.raises(
             Unavailable,
-            match=(
-                "nccl is unavailable here: it joins NVIDIA GPUs, 2 of them in this run, and"
-                " tensorflow can use"
-            ),
+            match=r"nccl is unavailable.* 2 of them",
         ):
             start("mirrored", workers=2, all_reduce="nccl")
     spec = RunSpec(strategy="mirrored", workers=1, replicas=2, all_reduce="nccl")

@@ -24,15 +24,15 @@ STEPS = 30
 TOLERANCE = 1e-4  # of a loss: the order of additions differs, and nothing else
 BFLOAT16 = 0.02  # a tpu rounds what it multiplies to 8 significant bits
 REFUSED = {
-    ("torch", "convolutions", "tensor_parallel"): "cannot cut it into pieces: its model has no two",
-    ("torch", "tied", "tensor_parallel"): "cannot cut it into pieces: its model has no two Linear",
-    ("torch", "tied", "pipeline_parallel"): "its model is no torch.nn.Sequential",
+    ("torch", "convolutions", "tensor_parallel"): "model has no two",
+    ("torch", "tied", "tensor_parallel"): "has no two Linear",
+    ("torch", "tied", "pipeline_parallel"): "no torch.nn.Sequential",
 } | {
     (
         "tensorflow",
         model,
         "tensor_parallel",
-    ): "cuts digits, digits_deep and wide only; framework=.torch"
+    ): "only; framework=.torch"
     for model in MODELS
 }
 ROWS = [
@@ -123,11 +123,11 @@ def test_every_strategy_trains_own_models_as_one_device_does(
 
 
 BUILDERS: dict[str, tuple[Any, str]] = {
-    "raises": (lambda: 1 / 0, "its torch builder fails: ZeroDivisionError: division by zero"),
-    "returns_a_number": (lambda: 3, "its torch builder returns a int, no torch.nn.Module"),
+    "raises": (lambda: 1 / 0, "torch builder .*ZeroDivisionError"),
+    "returns_a_number": (lambda: 3, "a int, no torch.nn.Module"),
     "has_other_inputs": (
         lambda: __import__("torch").nn.Linear(21, 4),
-        r"its model cannot take the inputs of two examples, of shape \(2, 20\): RuntimeError",
+        r"shape \(2, 20\): RuntimeError",
     ),
     "has_too_few_classes": (
         lambda: __import__("torch").nn.Linear(20, 2),
@@ -135,19 +135,19 @@ BUILDERS: dict[str, tuple[Any, str]] = {
     ),
     "has_nothing_to_train": (
         lambda: __import__("torch").nn.ReLU(),
-        "its model has no parameters to train",
+        "no parameters to train",
     ),
     "leaves": (lambda: sys.exit(3), r"it called sys.exit\(3\)"),
     "returns_more_than_outputs": (
         lambda: __import__("torch").nn.LSTM(20, 4),
-        "its outputs or targets are a tuple of arrays: give a function of both as loss and metric",
+        "tuple of arrays: .*loss and metric",
     ),
 }
 
 
 def cannot_be_trained(name: str, framework: str, builder: Any, said: str) -> None:
     workload = Workload(name, **own_models.LARGEST, **{framework: builder})
-    with pytest.raises(SpecError, match=f"workload='{name}': {said}") as caught:
+    with pytest.raises(SpecError, match=f"workload='{name}': .*{said}") as caught:
         start("multi_worker_mirrored", framework=framework, workload=workload)
     assert "\n" not in str(caught.value)
     assert Run.going() == []
@@ -159,16 +159,16 @@ def test_a_model_that_cannot_be_trained_is_named_in_one_line_and_nothing_starts(
 
 
 KERAS_BUILDERS: dict[str, tuple[Any, str]] = {
-    "fails": (lambda: 1 / 0, "its tensorflow builder fails: ZeroDivisionError: division by zero"),
+    "fails": (lambda: 1 / 0, "tensorflow builder .*ZeroDivisionError"),
     "is_a_layer": (
         lambda: __import__("keras").layers.Dense(4),
-        "its tensorflow builder returns a Dense, no keras.Model",
+        "a Dense, no keras.Model",
     ),
     "takes_other_inputs": (
         lambda: __import__("keras").Sequential(
             [__import__("keras").Input((21,)), __import__("keras").layers.Dense(4)]
         ),
-        r"its model cannot take the inputs of two examples, of shape \(2, 20\): ValueError",
+        r"shape \(2, 20\): ValueError",
     ),
     "has_two_classes": (
         lambda: __import__("keras").Sequential([__import__("keras").layers.Dense(2)]),
@@ -178,13 +178,13 @@ KERAS_BUILDERS: dict[str, tuple[Any, str]] = {
         lambda: __import__("keras").Sequential(
             [__import__("keras").layers.Dense(4, activation="softmax")]
         ),
-        "its outputs look like probabilities, and cross_entropy wants logits: leave the softmax",
+        "like probabilities, .*softmax",
     ),
     "is_frozen": (
         lambda: __import__("keras").Sequential(
             [__import__("keras").layers.Dense(4, trainable=False)]
         ),
-        "its model has no parameters to train",
+        "no parameters to train",
     ),
 }
 
@@ -497,11 +497,11 @@ def test_synchronized_batch_normalisation_makes_two_replicas_equal_one_device() 
     alone = start("one_device", **fields, steps=10).wait(60)
     two = start("mirrored", **fields, steps=10, workers=2).wait(60)
     assert curve(two) == pytest.approx(curve(alone), rel=TOLERANCE)
-    assert "means and variances of all replicas" in str(two.plan)
+    assert "means and variances" in str(two.plan)
     servers = planned("parameter_server", **fields)
-    assert "each worker's own share of a batch" in str(servers)
+    assert "own share" in str(servers)
     if not hardware.probe().gpus:
-        with pytest.raises(SpecError, match="SyncBatchNorm works on GPUs only"):
+        with pytest.raises(SpecError, match=r"SyncBatchNorm .*GPUs"):
             start("multi_worker_mirrored", framework="torch", workload=synced)
 
 

@@ -283,9 +283,7 @@ def test_in_16_bits_losses_and_metrics_get_outputs_in_float32(framework: str) ->
 
 def test_a_pipeline_refuses_structures_with_the_reason() -> None:
     for model in MODELS:
-        with pytest.raises(
-            SpecError, match="outputs or targets are several, and a stage sends on one"
-        ) as caught:
+        with pytest.raises(SpecError, match="targets are several") as caught:
             trained("torch", "pipeline_parallel", workload_of(model, "torch"))
         assert "\n" not in str(caught.value)
 
@@ -325,7 +323,7 @@ def test_a_tf_data_dataset_is_read_once_and_trained_on_as_its_arrays_are() -> No
     streamed = tf.data.Dataset.from_generator(items, output_signature=spec)
     test = tf.data.Dataset.from_tensor_slices(TOWERS["test"])  # which knows its length
     fields: dict[str, Any] = {"tensorflow": keras_towers, "learning_rate": RATE}
-    with pytest.raises(SpecError, match=r"its length is not known: .*examples=N"):
+    with pytest.raises(SpecError, match=r"length .*examples=N"):
         Workload("streamed", train=streamed, test=test, **fields)
     with pytest.raises(SpecError, match=r"give .unbatch\(\)"):
         Workload("streamed", train=test.batch(10), test=test, **fields)
@@ -367,5 +365,5 @@ def test_what_does_not_fit_into_memory_is_told_with_the_figure() -> None:
     import tensorflow as tf
 
     images = tf.data.Dataset.from_tensors((tf.zeros((224, 224, 3)), 1)).repeat(50_000)
-    with pytest.raises(SpecError, match="50,000 examples, 28 GiB': at most 2 GiB: examples=N"):
+    with pytest.raises(SpecError, match=r"28 GiB': .* 2 GiB: examples=N"):
         Workload("images", train=images, test=images, tensorflow=keras_towers)

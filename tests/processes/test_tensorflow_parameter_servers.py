@@ -340,7 +340,7 @@ def test_a_worker_can_be_slowed_while_it_runs_and_is_named_if_it_is_the_last_tha
     with start(ASYNC, framework="tensorflow", workers=2, steps=100_000, device_ms=20) as run:
         until(lambda: computed() > 8, "steps of worker:1")
         for task in ("ps:0", "chief:0"):
-            with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):
+            with pytest.raises(SpecError, match=f"slow='{task}': only workers"):
                 run.slow(task, 5)
         run.slow("worker:1", 5)
         slowed = computed()
@@ -398,7 +398,7 @@ def test_a_worker_that_is_lost_while_the_chief_connects_is_told_or_all_start_aga
     faults = ["pause chief:0 at 0ms for 1s", "kill worker:1 at 900ms"]
     with start(ASYNC, framework="tensorflow", faults=faults, **fields) as run:
         if not restarts:
-            with pytest.raises(TaskFailed, match="it was killed as planned") as caught:
+            with pytest.raises(TaskFailed, match="killed as planned") as caught:
                 run.wait(60)
             assert caught.value.task == "worker:1"
             return
@@ -443,10 +443,8 @@ def test_a_chief_that_waits_in_vain_gives_up_and_says_for_what() -> None:
 
 
 def test_what_cannot_be_is_refused_before_it_starts() -> None:
-    with pytest.raises(
-        SpecError, match="ps=0: parameter_server with tensorflow needs at least one"
-    ):
+    with pytest.raises(SpecError, match=r"ps=0: .* at least one"):
         spec_for(ASYNC, framework="tensorflow", ps=0)
     for task in ("ps:0", "chief:0"):
-        with pytest.raises(SpecError, match=f"slow='{task}': only workers can be slowed"):
+        with pytest.raises(SpecError, match=f"slow='{task}': only workers"):
             spec_for(SYNC, framework="tensorflow", slow={task: 2.0})

@@ -232,41 +232,41 @@ def test_one_worker_and_a_run_without_a_trace_exchange_nothing_that_shows(framew
         (
             "multi_worker_mirrored",
             {"all_reduce": lambda workers: ring(2)},
-            "a schedule for 4 workers was asked for",
+            "schedule for 4 workers",
         ),
         (
             "multi_worker_mirrored",
             {"all_reduce": "rign"},
-            "all_reduce='rign': did you mean 'ring'? allowed: native, ",
+            "did you mean 'ring'?",
         ),
         ("multi_worker_mirrored", {"all_reduce": "ring_all_gather"}, "allowed: native, "),
         (
             "multi_worker_mirrored",
             {"all_reduce": HALVES["ring_all_gather"]},
-            "all_gather; a run needs an all-reduce between its workers",
+            "all_gather; a run needs",
         ),
         (
             "multi_worker_mirrored",
             {"all_reduce": ALGORITHMS["parameter_server"]},
-            "needs servers of its own",
+            "servers of its own",
         ),
-        ("multi_worker_mirrored", {"all_reduce": 4}, "all_reduce=4: allowed: native for"),
+        ("multi_worker_mirrored", {"all_reduce": 4}, "all_reduce=4: allowed: native"),
         (
             "multi_worker_mirrored",
             {"all_reduce": "ring", "hosts": 5},
-            "hosts=5: at most 4, one for each worker",
+            "hosts=5: at most 4",
         ),
-        ("multi_worker_mirrored", {"hosts": 0}, "hosts=0: allowed: a whole number from 1"),
+        ("multi_worker_mirrored", {"hosts": 0}, "hosts=0: allowed"),
         (
             "one_device",
             {"all_reduce": "ring"},
-            "one_device has no all-reduce to replace; multi_worker_mirrored has",
+            "to replace; multi_worker_mirrored has",
         ),
-        ("one_device", {"all_reduce": chain}, "one_device has no all-reduce to replace"),
+        ("one_device", {"all_reduce": chain}, "no all-reduce to replace"),
         (
             lambda task: None,
             {"framework": "python", "all_reduce": forgetful},
-            "it is not right yet",
+            "not right yet",
         ),
         (RunSpec(framework="torch", all_reduce="rign"), {}, "did you mean 'ring'?"),
     ],
@@ -331,7 +331,7 @@ def test_the_others_say_in_one_line_which_rank_was_lost(framework: str) -> None:
     assert errors
     assert "worker-1" not in errors
     for reason in errors.values():
-        assert reason.startswith("RankLost: rank 1 was lost in round ")
+        assert reason.startswith("RankLost: rank 1")
         assert "\n" not in reason
 
 

@@ -102,7 +102,7 @@ def test_an_all_reduce_that_is_interrupted_ends_its_processes_and_says_so(kernel
     manager, client = kernel
     threading.Timer(6, manager.interrupt_kernel).start()
     said = ran(client, "compare('64MiB', ['ring', 'tree'] * 20, workers=4, repeats=100)")
-    assert said[0][1].startswith("All-reduce in real processes for ")
+    assert "real processes for " in said[0][1]
     word = "Interrupted: The all-reduce was cancelled, and its processes have ended."
     assert said[-1] == ("error", word)
     assert ran(client, "assert Run.going() == []") == []

@@ -40,7 +40,7 @@ TASKS = [task.name for tasks in EXERCISES.values() for task in tasks]
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"), [(ring(4), "This is of type Schedule."), (None, "This is None.")], ids=str
+    ("answer", "says"), [(ring(4), "of type Schedule"), (None, "This is None.")], ids=str
 )
 @pytest.mark.parametrize("task", TASKS)
 def test_what_is_no_function_is_told_how_to_ask(task: str, answer: Any, says: str) -> None:
@@ -93,13 +93,13 @@ def test_a_card_of_a_run_shows_the_last_steps_of_its_lanes() -> None:
     said = Verdict("train", "not yet", "It stopped.", "Wait for it.", trace)._repr_html_()
     assert said.index("<b>It stopped.</b>") < said.index("Wait for it.") < said.index("<img")
     svg = base64.b64decode(said.split("base64,")[1].split('"')[0]).decode()
-    assert "The last steps of the run" in svg and "step 14" in svg and "step 13" not in svg
+    assert "last steps" in svg and "step 14" in svg and "step 13" not in svg
 
 
 def test_what_stands_between_backticks_is_code_on_the_card_and_as_it_is_in_text() -> None:
     verdict = Verdict("ring", "not yet", "It returns nothing: is `return` missing?", "See `<b>`.")
     html = verdict._repr_html_()
-    assert "is <code>return</code> missing?</b>" in html
+    assert "<code>return</code> missing" in html
     assert "See <code>&lt;b&gt;</code>." in html
     assert "is `return` missing?" in repr(verdict)
 
@@ -212,10 +212,10 @@ def test_a_bound_that_is_swallowed_is_raised_again() -> None:
 @pytest.mark.parametrize(
     ("bounds", "says"),
     [
-        (Bounds(patience=0.1), "Checking ring was not done after 0.1 seconds, and was stopped."),
-        (Bounds(computing=0.1), "Checking ring computed for more than 0.1 seconds"),
-        (Bounds(memory=1), "Checking ring took more than 0.0 GB of memory, and was stopped."),
-        (Bounds(processes=0), "Checking ring started more than 0 processes, and was stopped."),
+        (Bounds(patience=0.1), "after 0.1 seconds"),
+        (Bounds(computing=0.1), "more than 0.1 seconds"),
+        (Bounds(memory=1), "0.0 GB"),
+        (Bounds(processes=0), "0 processes"),
     ],
     ids=["patience", "computing", "memory", "processes"],
 )
@@ -315,7 +315,7 @@ def test_hidden_tests_without_a_check_are_refused(tmp_path: Path) -> None:
     notebook = nbformat.v4.new_notebook(cells=[hidden])
     notebook.metadata["lockstep"] = {"exercise": next(iter(EXERCISES))}
     nbformat.write(notebook, tmp_path / "x.ipynb")
-    with pytest.raises(SpecError, match="hidden tests follow a check"):
+    with pytest.raises(SpecError, match="hidden tests"):
         solution_text(tmp_path / "x.ipynb")
 
 
@@ -411,19 +411,15 @@ def test_without_nbgrader_the_command_that_makes_exercises_says_how_to_install_i
     with pytest.raises(SystemExit) as ended:
         main(["exercises"])
     assert ended.value.code == 2
-    assert "nbgrader is not installed. Install it with: pip install nbgrader" in (
-        " ".join(capsys.readouterr().err.split())
-    )
+    assert "pip install nbgrader" in (" ".join(capsys.readouterr().err.split()))
 
 
 def test_what_is_no_exercise_is_refused_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(SpecError, match="No such file"):
         read(tmp_path / "none.ipynb")
     (tmp_path / "text.ipynb").write_text("no notebook")
-    with pytest.raises(SpecError, match="cannot be read as a notebook"):
+    with pytest.raises(SpecError, match="as a notebook"):
         read(tmp_path / "text.ipynb")
     nbformat.write(nbformat.v4.new_notebook(), tmp_path / "other.ipynb")
-    with pytest.raises(
-        SpecError, match=r"is no exercise of this course; there are .*04_allreduce_from_scratch"
-    ):
+    with pytest.raises(SpecError, match=r"no exercise .*04_allreduce_from_scratch"):
         read(tmp_path / "other.ipynb")

@@ -135,7 +135,7 @@ def replaced(path: Path, instead: str) -> None:
 def test_a_result_that_is_cut_off_is_refused_by_name(tmp_path: Path, text: str) -> None:
     run = SavedRun(made(tmp_path / "run", *WHOLE))
     (run.path / "result.json").write_text(text)
-    with pytest.raises(Damaged, match=r"result\.json cannot be read: ") as caught:
+    with pytest.raises(Damaged, match=r"result\.json cannot") as caught:
         _ = run.result
     assert caught.value.path == str(run.path / "result.json") and caught.value.why
     assert "\n" not in str(caught.value)
@@ -143,11 +143,11 @@ def test_a_result_that_is_cut_off_is_refused_by_name(tmp_path: Path, text: str) 
 
 def test_an_error_that_is_cut_off_is_the_reason_of_the_failure(tmp_path: Path) -> None:
     run = SavedRun(made(tmp_path / "run"))
-    with pytest.raises(TaskFailed, match="worker:1 failed in step 3: it broke"):
+    with pytest.raises(TaskFailed, match="failed in step 3"):
         _ = run.result
     path = run.path / "tasks" / "worker-1" / "error.json"
     path.write_text(path.read_text()[:30])
-    with pytest.raises(TaskFailed, match=r"worker:1 failed: .*error\.json cannot be read"):
+    with pytest.raises(TaskFailed, match=r"worker:1 failed: .*error\.json"):
         _ = run.result
 
 
@@ -172,7 +172,7 @@ def test_lines_that_hold_no_event_are_left_out_and_told_once(tmp_path: Path) -> 
     path = made(tmp_path / "run", *WHOLE) / "tasks" / "worker-0" / "events.jsonl"
     lines = path.read_bytes().splitlines(True)
     path.write_bytes(b"".join([lines[0], b"\xff\0\n", b'["phase"]\n', *lines[1:]]))
-    with pytest.warns(UserWarning, match=r"events\.jsonl: 2 lines hold no event") as told:
+    with pytest.warns(UserWarning, match=r"events\.jsonl: 2 lines") as told:
         run = SavedRun(tmp_path / "run")
         assert len(run.trace.all(Phase, "worker:0")) == 18
     assert len(told) == 1
@@ -215,7 +215,7 @@ def test_weights_that_are_cut_off_are_refused_by_name(tmp_path: Path) -> None:
     run = SavedRun(made(tmp_path / "run", *WHOLE))
     path = run.path / "tasks" / "worker-0" / "weights.npz"
     path.write_bytes(path.read_bytes()[:-30])
-    with pytest.raises(Damaged, match=r"weights\.npz cannot be read"):
+    with pytest.raises(Damaged, match=r"weights\.npz cannot"):
         run.trained_weights()
 
 

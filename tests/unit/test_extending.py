@@ -178,4 +178,4 @@ def test_an_algorithm_s_file_that_lacks_a_function_is_told_which(copy: Path, mis
     file.write_text(ALGORITHM.replace(f"def {name}(", "def other("))
     look = "from course_lib.collectives import ALGORITHMS"
     said = python(copy, "-c", f"try: {look}\nexcept Exception as e: print(e)")
-    assert f"the file must define {missing}" in said and str(file) in said
+    assert f"must define {missing}" in said and str(file) in said

@@ -280,8 +280,8 @@ def test_servers_of_the_frameworks_are_refused_where_others_could_reach_them(
     several = RunSpec(framework=framework, workers=2)
     with pytest.raises(Unavailable) as refused:
         hardware.plan(several, shared)
-    assert "open to alice, bob, carol and others" in str(refused.value)
-    assert "LOCKSTEP_NETWORK=loopback runs it all the same." in str(refused.value)
+    assert "alice, bob, carol" in str(refused.value)
+    assert "LOCKSTEP_NETWORK=loopback" in str(refused.value)
     alone = RunSpec(strategy="one_device", framework=framework, workers=1)
     for spec in (alone, RunSpec(framework="python")):
         assert hardware.plan(spec, shared).network == "loopback"
@@ -300,9 +300,7 @@ def test_open_servers_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> Non
         for spec in (alone, plain, torch, torch):
             launch.prepare(Request(spec, programs={"worker": print}), LAPTOP)
     (warning,) = said
-    assert "use loopback. There are none on macOS: other users of this machine" in str(
-        warning.message
-    )
+    assert "other users" in str(warning.message)
 
 
 @pytest.mark.parametrize(
@@ -321,7 +319,7 @@ def test_a_private_network_is_not_tried_where_there_is_none(
     monkeypatch.setattr(hardware.machine, "_TRIAL", "print('ok')")
     can = hardware.machine.private_network("macOS", seconds=30)
     assert not can.ok
-    assert "no network namespaces on macOS" in can.why
+    assert "namespaces on macOS" in can.why
 
 
 def test_a_trial_that_hangs_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -544,7 +542,7 @@ def test_sixteen_bits_on_cpus_may_be_slower_and_the_plan_says_so() -> None:
 def test_without_fork_tasks_start_as_fresh_processes_and_the_reason_says_why() -> None:
     assert hardware.plan(RunSpec(), LAPTOP).start_method == "fork"
     assert hardware.plan(RunSpec(), MACOS).start_method == "spawn"
-    assert why(RunSpec(), MACOS, "start").why.startswith("The libraries of macOS start threads")
+    assert why(RunSpec(), MACOS, "start").why.startswith("The libraries of macOS")
 
 
 def test_whatever_is_imposed_makes_a_run_emulated() -> None:
@@ -567,7 +565,7 @@ def test_more_tasks_than_memory_allows_are_refused_with_both_numbers() -> None:
     ) as caught:
         hardware.plan(RunSpec(workers=200), LAPTOP)
     assert (caught.value.field, caught.value.value) == ("workers", 200)
-    with pytest.raises(SpecError, match="not even one worker fits"):
+    with pytest.raises(SpecError, match="one worker fits"):
         hardware.plan(RunSpec(workers=1), replace(LAPTOP, memory=100 * 2**20))
     with pytest.raises(SpecError, match="or smaller sizes"):
         hardware.plan(RunSpec(workers=4, workload="wide"), LAPTOP, parameters=50_000_000)
@@ -585,7 +583,7 @@ def test_where_devices_of_one_process_do_not_fit_the_refusal_says_how_many_worke
             parameters=20_000_000,
         )
 
-    with pytest.raises(SpecError, match=r"for 32 devices of one process, .*: at most ") as caught:
+    with pytest.raises(SpecError, match=r"32 devices .*: at most ") as caught:
         planned(32)
     assert (caught.value.field, caught.value.value) == ("workers", 32)
     most = int(caught.value.allowed.partition("at most ")[2].split()[0])

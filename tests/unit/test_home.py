@@ -153,7 +153,7 @@ def test_a_home_beside_this_directory_stays_when_the_process_goes_to_another(
 
 def test_a_home_that_cannot_be_written_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCKSTEP_HOME", "/proc/nowhere")
-    with pytest.raises(SpecError, match=r"^LOCKSTEP_HOME='/proc/nowhere': cannot be written"):
+    with pytest.raises(SpecError, match=r"^LOCKSTEP_HOME='/proc/nowhere': "):
         create(SPEC)
 
 

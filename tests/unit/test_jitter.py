@@ -75,8 +75,8 @@ def test_what_is_no_jitter_is_refused_in_a_line_that_names_the_forms(text: str) 
     ("fields", "says"),
     [
         ({"jitter": "lognormal:0.5"}, "set device_ms"),
-        ({"jitter": {"worker:9": "exponential:1ms"}}, "this run has worker:0 to worker:3"),
-        ({"jitter": {"ps:0": "exponential:1ms"}, "ps": 1}, "a chief and a ps do not compute"),
+        ({"jitter": {"worker:9": "exponential:1ms"}}, "worker:0 to worker:3"),
+        ({"jitter": {"ps:0": "exponential:1ms"}, "ps": 1}, "do not compute"),
         ({"jitter": {"worker:1": "soon"}}, "one_in:100:200ms"),
     ],
 )

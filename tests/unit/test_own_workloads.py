@@ -155,7 +155,7 @@ def test_what_is_read_has_one_shape_and_fits_into_memory(monkeypatch: pytest.Mon
     monkeypatch.setattr("course_lib.workloads.examples.READ", 16 * 8)
     assert len(Examples(Stream(), examples=8)) == 8
     stream = Stream()
-    with pytest.raises(SpecError, match=r"train='1,000,000 .* 128 B"):
+    with pytest.raises(SpecError, match=r"train='1,000,000 .*128 B"):
         own(train=stream, examples=10**6)
     assert stream.reads == 1
 

@@ -35,7 +35,7 @@ def test_what_is_described_is_read_back(tmp_path: Path) -> None:
 
 def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_path: Path) -> None:
     files = RunDir(tmp_path)
-    with pytest.raises(LockstepError, match="left no trained weights: it has not finished"):
+    with pytest.raises(LockstepError, match="no trained weights"):
         files.trained_weights()
     files.describe(RunSpec(strategy="custom", workers=2), RunFacts(origin=0.0), {}, {})
     files.leave_weights("worker:1", {"2.weight": np.ones((2, 3))})
@@ -44,7 +44,7 @@ def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_pat
     assert list(found) == ["0.weight", "0.bias", "2.weight"]
     assert found["2.weight"].shape == (2, 3) and found["0.bias"] == 3
     assert not [*tmp_path.rglob(".*")]
-    with pytest.raises(LockstepError, match="trained digits: take its Workload, not this"):
+    with pytest.raises(LockstepError, match=r"trained digits: .*Workload"):
         workloads.find("digits_cnn")().trained(tmp_path)
 
 

@@ -63,7 +63,7 @@ def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batc
         (
             "global_batch",
             {"global_batch": 4, "workers": 1, "replicas": 3},
-            "over 3 devices, such as 3 or 6",
+            "over 3 devices",
         ),
         ("steps", {"steps": 0}, "1 to 1000000"),
         ("engine", {"engine": "rya"}, "did you mean 'ray'"),
@@ -73,8 +73,8 @@ def test_the_default_batch_divides_over_any_number_of_workers(workers: int, batc
         ("device_ms", {"device_ms": float("nan")}, "from 0"),
         ("learning_rate", {"learning_rate": 0}, "above 0"),
         ("slow", {"slow": {"worker:9": 2}}, "worker:0 to worker:3"),
-        ("slow", {"slow": "worker:1=3"}, 'in Python {"worker:1": 3}'),
-        ("placement", {"placement": "worker:1=1"}, 'in Python {"worker:1": 1}'),
+        ("slow", {"slow": "worker:1=3"}, '{"worker:1": 3}'),
+        ("placement", {"placement": "worker:1=1"}, '{"worker:1": 1}'),
         ("slow", {"slow": {"worker:1": 0.5}}, "a factor from 1"),
         ("field", {"wrkers": 4}, "did you mean 'workers'"),
     ],
@@ -104,7 +104,7 @@ def test_a_straggler_is_read() -> None:
 def test_a_place_is_read_and_half_a_host_is_refused() -> None:
     spec = RunSpec(placement=dict([parse_item("placement", "worker:1=1")]))
     assert spec.complete().hosts == 2
-    with pytest.raises(SpecError, match="a host from 0 to 255"):
+    with pytest.raises(SpecError, match="0 to 255"):
         RunSpec(placement=dict([parse_item("placement", "worker:1=1.5")]))
 
 

@@ -47,7 +47,7 @@ def test_an_unknown_workload_names_the_nearest(monkeypatch: pytest.MonkeyPatch) 
     with pytest.raises(
         SpecError,
         match=(
-            r"workload='digit': did you mean 'digits'\? allowed: digits, digits_cnn, digits_deep,"
+            r"workload='digit': did you mean 'digits'\? allowed: digits,"
             r" wide, tiny_gpt"
         ),
     ):

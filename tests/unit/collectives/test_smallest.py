@@ -51,10 +51,10 @@ def blind_to_hosts(P: int, hosts: object = 1) -> Schedule:
             "rank 1 has all of chunk 1 after the last round, but does not send it to rank 0",
         ),
         (no_modulo, 1, "Is % 1 missing?"),
-        (powers_only, 3, "right for powers of two only"),
-        (raises, 1, "raises IndexError: list index out of range (line "),
+        (powers_only, 3, "powers of two only"),
+        (raises, 1, "IndexError"),
         (a_list, 1, "must return a Schedule"),
-        (halves, 1, "divide with //, not /"),
+        (halves, 1, "with //, not"),
         (blind_to_hosts, 3, "3 workers on hosts 3"),
     ],
 )
