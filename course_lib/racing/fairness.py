@@ -59,6 +59,7 @@ from course_lib.text import round_up
 
 MOST_LOST = 0.2
 MOST_BUSY = 0.7
+OTHERS = 0.2  # a share of the cores that other programs use, from which the advice names them
 SHORTEST = 0.5
 ROUND = (1, 1.5, *range(2, 11))  # digits of an advised device_ms: 15, 20, 30, ... 100, 150
 SAME = {"shares": "workers", "slow": "stragglers", "jitter": "jitter", "faults": "faults"}
@@ -323,6 +324,8 @@ def _advice(
     advice = raised if device_ms else f"Emulate devices: device_ms={enough:g} or so."
     if machine.cores is None:
         return advice
+    if (others := machine.busy - machine.ours) > OTHERS:
+        advice = f"Close other programs: they kept {others:.0%} of the cores busy. {advice}"
     fewer = f" Or take fewer workers: {workers} share {machine.cores} cores."
     return advice + fewer * (workers > machine.cores)
 

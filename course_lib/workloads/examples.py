@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import itertools
 import operator
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -207,6 +208,10 @@ def _read(given: Any, field: str, most: int | None) -> Pair:
     if parts and all(part.shape.rank and part.shape[0] is None for part in parts):
         cure = "give .unbatch() of batches; pad sequences, and fix their length by tf.ensure_shape"
         raise SpecError(field, f"{kind} of items without a length", cure)
+    if _batched(given):
+        shown = ", ".join(str(tuple(part.shape)) for part in parts)
+        text = f"an item of the {kind}, of shapes {shown}, is one example; of batches give "
+        warnings.warn_explicit(f"{text}.unbatch()", UserWarning, field, 1)
     items, first = list[Pair](), None
     with Line(lambda: f"{field}: {len(items):,} of {count:,} examples are read") as line:
         for item in itertools.islice(given, count):
@@ -222,6 +227,14 @@ def _read(given: Any, field: str, most: int | None) -> Pair:
                 raise SpecError(field, f"item {len(items) - 1}, {form}", text)
             line()
     return mapped(lambda *each: np.stack(each), *items) if items else ([], [])
+
+
+def _batched(dataset: Any) -> bool:
+    """Return whether a `tf.data.Dataset` makes batches of a fixed size, maybe meant as examples."""
+    kind = type(dataset).__name__
+    if "Batch" in kind or any(each in kind for each in ("Unbatch", "FlatMap", "Interleave")):
+        return "Batch" in kind
+    return hasattr(dataset, "_input_dataset") and _batched(dataset._input_dataset)
 
 
 def _pair(given: Any, field: str = "examples") -> Pair:

@@ -327,6 +327,9 @@ def test_a_tf_data_dataset_is_read_once_and_trained_on_as_its_arrays_are() -> No
         Workload("streamed", train=streamed, test=test, **fields)
     with pytest.raises(SpecError, match=r"give .unbatch\(\)"):
         Workload("streamed", train=test.batch(10), test=test, **fields)
+    with pytest.warns(UserWarning, match=r"\(10, 7\).*unbatch"):
+        batches = test.batch(10, drop_remainder=True).prefetch(1)
+        Workload("streamed", train=batches, test=test, **fields)
     workload = Workload("streamed", train=streamed, test=test, examples=300, **fields)
     assert len(workload.test) == 100
     check(trained("tensorflow", "multi_worker_mirrored", workload), "towers")

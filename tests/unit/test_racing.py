@@ -531,11 +531,12 @@ def test_a_race_that_was_too_short_is_neither_fair_nor_unfair() -> None:
     assert "more steps" in verdict(None).advice
 
 
-def test_the_advice_is_longer_device_times_or_fewer_workers() -> None:
+def test_the_advice_is_longer_device_times_or_fewer_workers_or_no_other_programs() -> None:
     verdicts = (
         verdict(machine(a=0.5, busy=0.9, ours=0.85)),
         verdict(machine(a=0.5), workers=2),
         verdict(machine(a=0.5), device_ms=0.0),
+        verdict(machine(a=0.5, busy=1.0, ours=0.2)),
     )
     says("racing", "advice", "\n".join(each.advice for each in verdicts))
 
