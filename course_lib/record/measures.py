@@ -40,7 +40,6 @@ import numpy as np
 from course_lib import text
 from course_lib.record.events import Lifecycle, Metric, Phase, Read, Traffic, Update, task_key
 from course_lib.record.trace import Trace
-from course_lib.record.waits import with_waits
 
 SHOWN = ("read", "compute", "wait", "reduce", "apply")  # phases of a training step, in their order
 # the parts of an exchange -> the phases that they are recorded as
@@ -54,7 +53,7 @@ def table(trace: Trace) -> str:
     of a learner's own, have a column if there are any, and so has what was hidden behind computing.
     """
     spent: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
-    phases, whole = with_waits(trace), IdleTime()
+    phases, whole = trace.with_waits(), IdleTime()
     whole.add(phases)
     for p in phases:
         spent[p.task][p.kind] += p.end - p.start
@@ -74,7 +73,7 @@ def exchange_ms(trace: Trace) -> dict[str, float]:
     and steps: `hidden` behind its computing, and `exposed`. Waits for tasks that had not come yet
     are in neither. Empty if nothing was exchanged.
     """
-    found = [p for p in with_waits(trace) if p.what in EXCHANGE.values()]
+    found = [p for p in trace.with_waits() if p.what in EXCHANGE.values()]
     steps = len({(p.task, p.step) for p in found})
     return {
         part: round(1000 * sum(p.end - p.start for p in found if p.what == what) / steps, 2)
@@ -91,7 +90,7 @@ class IdleTime:
         self._waited: dict[str, float] = defaultdict(float)
 
     def add(self, phases: Iterable[Phase], since: float = 0.0, until: float = math.inf) -> None:
-        """Add phases as `with_waits` returns them; only what lies between `since` and `until`
+        """Add phases as `Trace.with_waits` returns them; only what lies between `since` and `until`
         counts.
         """
         for p in phases:
@@ -114,7 +113,7 @@ class IdleTime:
 def idle_share(trace: Trace) -> dict[str, float]:
     """Task -> share of its time, from its first phase to its last, that it waited for others."""
     idle = IdleTime()
-    idle.add(with_waits(trace))
+    idle.add(trace.with_waits())
     return idle.share
 
 

@@ -16,7 +16,7 @@ from course_lib.record.export import frame
 from course_lib.record.files import read_lines
 from course_lib.record.life import Life, Repeats
 from course_lib.record.rundir import RunDir
-from course_lib.record.waits import with_waits
+from course_lib.record.waits import Reductions
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -96,6 +96,15 @@ class Trace:
         repeats = Repeats(life)
         return Trace(e for e in self if not repeats(e)) if life.restarts else self
 
+    def with_waits(self) -> list[Phase]:
+        """All phases. Where workers meet in a reduction, each `reduce` becomes a `wait`, which
+        lasts until the last of them has come, and the exchange, of which a part may be `hidden`.
+        Without the hidden ones, the phases of a task do not overlap.
+        """
+        reductions = Reductions()
+        reductions.add(self.all(Phase), self.all(events.Update))
+        return reductions.complete(over=True)
+
     @property
     def tasks(self) -> list[str]:
         """The tasks that have an event, sorted by job and index; hosts are not among them."""
@@ -111,7 +120,7 @@ class Trace:
         A reduction in which tasks meet is cut into the wait for the last of them, the exchange
         (reduce), and the part of it that computing hides (see `record/waits.py`).
         """
-        return frame(Phase, with_waits(self), self.all(Lifecycle))
+        return frame(Phase, self.with_waits(), self.all(Lifecycle))
 
     @property
     def messages(self) -> DataFrame:

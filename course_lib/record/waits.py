@@ -13,27 +13,14 @@ from bisect import bisect_left, bisect_right
 from collections import Counter, defaultdict, deque
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from course_lib.record.events import Phase, Update
-
-if TYPE_CHECKING:
-    from course_lib.record.trace import Trace
 
 DRAWN = 2000  # phases kept of each task, and updates kept of all, to be drawn
 END = attrgetter("end")
 RELEASING = ("compute", "apply", "checkpoint")  # phases whose end can let another task go on
 SLACK = 1e-3  # seconds: times inside a TensorFlow graph come from another clock and are converted
-
-
-def with_waits(trace: Trace) -> list[Phase]:
-    """All phases of a trace. Where workers meet in a reduction, each `reduce` becomes a `wait`,
-    which lasts until the last of them has come, and the exchange, of which a part may be `hidden`.
-    Without the hidden ones, the phases of a task do not overlap.
-    """
-    reductions = Reductions()
-    reductions.add(trace.all(Phase), trace.all(Update))
-    return reductions.complete(over=True)
 
 
 class Reductions:

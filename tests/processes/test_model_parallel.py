@@ -13,7 +13,6 @@ import pytest
 from course_lib import Trace, start
 from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Phase, Update, task_key
-from course_lib.record.waits import with_waits
 from course_lib.strategies import catalog
 from course_lib.strategies.facts.peers import FULLY_SHARDED, PIPELINE_PARALLEL, TENSOR_PARALLEL
 from tests.helpers import (
@@ -192,7 +191,7 @@ def test_fully_sharded_exchanges_each_layer_three_times_in_a_step() -> None:
     assert len(trace.tasks) == 2
     for task, step in itertools.product(trace.tasks, range(STEPS)):
         assert len(trace.all(Phase, task, step=step, what="reduce")) == 2 * 3 + 1
-        found = [p for p in with_waits(trace) if (p.task, p.step) == (task, step)]
+        found = [p for p in trace.with_waits() if (p.task, p.step) == (task, step)]
         phases = sorted((p for p in found if p.what != "hidden"), key=lambda p: (p.start, p.end))
         assert all(a.end <= b.start for a, b in itertools.pairwise(phases))
 

@@ -10,7 +10,7 @@ from course_lib.record import measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
-from course_lib.record.waits import waits, with_waits
+from course_lib.record.waits import waits
 from course_lib.widgets.board.plots import NAMES, TimeWindow, lanes
 from course_lib.widgets.kit import svg
 from course_lib.widgets.timeline import lanes_svg
@@ -28,7 +28,7 @@ def phases(*workers: list[Span], step: int = 0) -> list[Phase]:
 
 
 def told(trace: Trace, task: str = "worker:0") -> list[Span]:
-    return [(p.what, p.start, p.end) for p in with_waits(trace) if p.task == task]
+    return [(p.what, p.start, p.end) for p in trace.with_waits() if p.task == task]
 
 
 def test_an_exchange_beside_computing_is_hidden_and_what_is_left_of_it_is_waited_for() -> None:
@@ -82,7 +82,7 @@ def test_a_wait_for_a_straggler_counts_only_after_ones_own_computing() -> None:
     assert measures.idle_share(trace) == {"worker:0": pytest.approx(28 / 42), "worker:1": 0.0}
     assert Digest.of(RunSpec(workers=2), trace).reductions.lockstep
     causes = [
-        (w.released.task, w.released.what, w.last) for w in waits(with_waits(trace)) if w.released
+        (w.released.task, w.released.what, w.last) for w in waits(trace.with_waits()) if w.released
     ]
     assert causes == [("worker:1", "compute", True)] * 2
 

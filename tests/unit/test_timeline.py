@@ -25,7 +25,7 @@ from course_lib.record.events import (
 )
 from course_lib.record.reality import MEASURED, SIMULATED, over
 from course_lib.record.trace import Trace
-from course_lib.record.waits import waits, with_waits
+from course_lib.record.waits import waits
 from course_lib.reduction.allreduce import allreduce
 from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
@@ -80,7 +80,7 @@ def test_every_phase_and_message_arrives_at_its_time() -> None:
         )
     )
     assert got == sorted(
-        (p.task, p.what, p.start, p.end - p.start) for p in with_waits(Trace(EVENTS))
+        (p.task, p.what, p.start, p.end - p.start) for p in Trace(EVENTS).with_waits()
     )
     message = [columns[name].tolist() for name in ("src", "dst", "bytes", "round", "chunk")]
     assert message == [[0], [1], [1024], [0], [1]]
@@ -111,7 +111,7 @@ def test_a_widget_of_an_ordinary_run_costs_less_than_100_kb_to_create() -> None:
 def test_a_hundred_thousand_phases_are_sent_whole_in_less_than_ten_bytes_each() -> None:
     trace = Trace(training(workers=8, steps=3000))
     described, data = packed(trace)
-    assert described["first"][-1] == len(with_waits(trace)) > 90_000
+    assert described["first"][-1] == len(trace.with_waits()) > 90_000
     assert len(data) < 10 * described["first"][-1] and described["leftOut"] == 0
 
 
@@ -133,7 +133,7 @@ def test_an_empty_trace_is_an_empty_timeline() -> None:
 
 def test_a_wait_in_a_reduction_names_the_last_to_come_and_what_it_did() -> None:
     trace = Trace(training(workers=3, steps=6))
-    found = waits(with_waits(trace))
+    found = waits(trace.with_waits())
     assert len(found) == 2 * 6
     for wait in found:
         last = f"worker:{wait.phase.step % 3}"

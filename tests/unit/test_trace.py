@@ -24,7 +24,6 @@ from course_lib.record.events import (
 )
 from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace
-from course_lib.record.waits import with_waits
 from course_lib.spec.run_spec import RunSpec
 from tests.made_up import EVENTS
 
@@ -119,7 +118,7 @@ def test_staleness_counts_the_updates_between_read_and_write() -> None:
 
 
 def test_a_worker_that_arrives_first_waits_for_the_last() -> None:
-    lanes = with_waits(Trace(EVENTS))
+    lanes = Trace(EVENTS).with_waits()
     assert Phase("worker:0", 0, "wait", 2.0, 4.0) in lanes
     assert Phase("worker:0", 0, "reduce", 4.0, 5.0) in lanes
     assert Phase("worker:1", 0, "reduce", 4.0, 5.0) in lanes
@@ -136,13 +135,13 @@ def test_who_an_update_does_not_name_is_not_waited_for() -> None:
     ]
     backup = Update("ps:0", 0, "shard 0", "cpu", 0, 1, 3.05, 2, "worker:0 worker:1")
     alone = [Update("ps:0", 0, "shard 0", "cpu", 0, k + 1, 3.1, 1, f"worker:{k}") for k in range(3)]
-    assert [p for p in with_waits(Trace([*phases, backup])) if p.what == "wait"] == [
+    assert [p for p in Trace([*phases, backup]).with_waits() if p.what == "wait"] == [
         Phase("worker:0", 0, "wait", 1.0, 3.0)
     ]
-    assert with_waits(Trace([*phases, *alone])) == phases
+    assert Trace([*phases, *alone]).with_waits() == phases
     # another server, which has another pair
     of_two = Update("ps:1", 0, "shard 1", "cpu", 0, 1, 3.15, 2, "worker:0 worker:2")
-    assert [p.end for p in with_waits(Trace([*phases, backup, of_two])) if p.what == "wait"] == [
+    assert [p.end for p in Trace([*phases, backup, of_two]).with_waits() if p.what == "wait"] == [
         3.05
     ]
 

@@ -25,7 +25,7 @@ from course_lib.record.events import OWN, PHASES, Lifecycle, Message, Phase, tas
 from course_lib.record.life import Life, planned
 from course_lib.record.reality import SIMULATED, reality
 from course_lib.record.trace import Trace
-from course_lib.record.waits import waits, with_waits
+from course_lib.record.waits import waits
 from course_lib.widgets.board.plots import LANE, Lane, TimeWindow, painted, placed, rows
 from course_lib.widgets.kit import badge, page, svg
 from course_lib.widgets.kit.widget import Scripted
@@ -115,7 +115,7 @@ class Timeline(Scripted):
         parts = [measures.table(trace)] if trace.all(Phase) else []
         waited = (
             (p.task, released.task if released else "network or core", p.end - p.start)
-            for p, released, _ in waits(with_waits(trace))
+            for p, released, _ in waits(trace.with_waits())
         )
         sent = ((m.src, m.dst, m.bytes) for m in trace.all(Message))
         faults = [(f"{f['at']:.2f} s", lanes[f["lane"]], f["words"]) for f in self.scene["faults"]]
@@ -189,7 +189,7 @@ def packed(trace: Trace, imposed: Sequence[Lifecycle] = ()) -> tuple[dict[str, A
     orders, sent = trace.all(Lifecycle), trace.all(Message)
     life = Life([*imposed, *orders])
     hit = {span.who for span in life.of(None, *FAULTS) if span.start > 0}  # hosts among them
-    phases = sorted(with_waits(trace), key=lambda p: p.end)
+    phases = sorted(trace.with_waits(), key=lambda p: p.end)
     ends = {end for m in sent for end in (m.src, m.dst)}
     lanes = sorted({*trace.tasks, *hit, *ends, *(p.task for p in phases)}, key=task_key)
     place = {task: i for i, task in enumerate(lanes)}
@@ -310,7 +310,7 @@ def lanes_svg(trace: Trace, name: str, first: int = 0, steps: int = 8) -> str:
 
     Raises ValueError if the trace has no phase in those steps.
     """
-    phases = [p for p in with_waits(trace) if first <= p.step < first + steps]
+    phases = [p for p in trace.with_waits() if first <= p.step < first + steps]
     if not phases:
         raise ValueError(f"the trace has no phases in steps {first} to {first + steps - 1}")
     life, idle = Life(trace.all(Lifecycle)), measures.IdleTime()
