@@ -57,7 +57,7 @@ class Verdict:
     def _repr_html_(self) -> str:
         from course_lib.course.cards import card  # widgets take long to import
 
-        return card(self)
+        return card(self, find(self.task).hints)
 
 
 @dataclass(frozen=True)
@@ -185,3 +185,19 @@ def hint(task: str, level: int = 1) -> None:
     if level not in (1, 2, 3):
         raise SpecError("level", level, "1 to 3")
     print(f"Hint {level} of 3 for {task}. {find(task).hints[level - 1]}")
+
+
+def progress(folder: Path | str | None = None) -> Any:
+    """All exercises with their tasks: what is solved, when, and after how many checks.
+
+    Checks made in notebooks are counted, those of `folder`'s course if it is given. Raises
+    Unavailable if the exercises are not there.
+
+        progress()          # in a notebook a card, on a terminal a table
+    """
+    from course_lib.course import cards  # widgets take long to import
+
+    if folder is not None and not Path(folder).is_dir():
+        raise SpecError("folder", str(folder), "the folder of the course")
+    place = Path(folder) / cards.NAME if folder else cards.place()
+    return cards.Progress(sets(), cards.noted(place))

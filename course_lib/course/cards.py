@@ -13,11 +13,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from course_lib import text
 from course_lib.collectives import Schedule
-from course_lib.course.answers import ExerciseTask, Verdict, find, sets
 from course_lib.errors import SpecError
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
@@ -42,19 +41,19 @@ STYLE = page.asset("cards/verdict.css")
 # --- a verdict ---
 
 
-def card(verdict: Verdict) -> str:
-    """The HTML of a verdict: the diagnosis, a picture, all else in the verdict, and the hints."""
+def card(verdict: Any, hints: Sequence[str]) -> str:
+    """The HTML of a `Verdict`: the diagnosis, a picture, all else in it, and the task's hints."""
     color, sign = MARKS[verdict.state]
     stroke = {"fill": "none", "stroke": "white", "stroke_width": 2.5, "stroke_linecap": "round"}
     parts = element("circle", cx=12, cy=12, r=11, fill=color), element("path", d=sign, **stroke)
     mark = element("svg", parts, viewBox="0 0 24 24", aria_hidden="true", class_=verdict.state)
     state = element("span", element("b", verdict.task), f": {verdict.state}")
-    body = (element("div", mark, state, class_="state"), *_inside(verdict))
+    body = (element("div", mark, state, class_="state"), *_inside(verdict, hints))
     inside = element("div", body, class_="ls-verdict", style=f"border-color:{color}")
     return page.card(inside, STYLE)
 
 
-def _inside(verdict: Verdict) -> Iterator[Markup]:
+def _inside(verdict: Any, hints: Sequence[str]) -> Iterator[Markup]:
     words, hint = verdict.text, verdict.hint
     if hint and ("\n" in words or words.endswith(":")):  # an example: what it shows comes first
         words, hint = hint, words
@@ -68,7 +67,7 @@ def _inside(verdict: Verdict) -> Iterator[Markup]:
         yield _unfold("All that was found", element("pre", *_code(long)))
     if verdict.state != "passed":
         inner: list[Markup] = []
-        for number, each in reversed([*enumerate(find(verdict.task).hints, 1)]):
+        for number, each in reversed([*enumerate(hints, 1)]):
             inner = [_unfold(f"Hint {number} of 3", element("pre", *_code(each)), *inner)]
         yield from inner
 
@@ -158,13 +157,13 @@ def noted(path: Path | None) -> dict[str, Standing]:
 
 class Progress(page.Card):
     """A card of all exercises with their tasks: points, what is solved and when, and after how many
-    checks. `progress()` makes one.
+    checks. `exercises`: the `ExerciseTask`s of each set.
     """
 
     title = "Your exercises"
 
     def __init__(
-        self, exercises: Mapping[str, Sequence[ExerciseTask]], standings: dict[str, Standing]
+        self, exercises: Mapping[str, Sequence[Any]], standings: dict[str, Standing]
     ) -> None:
         self.exercises, self.standings = exercises, standings
 
@@ -191,7 +190,7 @@ class Progress(page.Card):
         points, most = (sum(task.points for task in those) for those in (done, tasks))
         return f"{len(done)} of {len(tasks)} tasks solved, {points} of {most} points."
 
-    def _standing(self, task: ExerciseTask) -> Standing:
+    def _standing(self, task: Any) -> Standing:
         return self.standings.get(task.name, Standing())
 
     def table(self) -> str:
@@ -200,16 +199,3 @@ class Progress(page.Card):
 
     def style(self) -> str:
         return STYLE
-
-
-def progress(folder: Path | str | None = None) -> Progress:
-    """All exercises with their tasks: what is solved, when, and after how many checks.
-
-    Checks made in notebooks are counted, those of `folder`'s course if it is given. Raises
-    Unavailable if the exercises are not there.
-
-        progress()          # in a notebook a card, on a terminal a table
-    """
-    if folder is not None and not Path(folder).is_dir():
-        raise SpecError("folder", str(folder), "the folder of the course")
-    return Progress(sets(), noted(place() if folder is None else Path(folder) / NAME))
