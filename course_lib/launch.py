@@ -77,15 +77,14 @@ def _plan(request: Request, spec: RunSpec, machine: Machine, warm: bool) -> Plan
         divided = strategy.piece(spec) < spec.batch
         notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0, divided=divided)
         if strategy.asynchronous:
-            text = "A step is a global batch, and each worker's piece of it is an update of its own"
-            text += ", divided by what its loss counts in this piece"
-            made = f"{spec.steps * spec.workers:,}"
-            notes.append(Reason("updates", made, f"{text}, so {spec.steps:,} steps make {made}."))
+            text = "Each worker's piece of a global batch is an update of its own, divided by what "
+            text += "its loss counts in this piece."
+            notes.append(Reason("updates", f"{spec.steps * spec.workers:,}", text))
     if spec.max_restarts:
-        why = "When a task is lost, all are started again, as each step needs them all"
+        why = "When a task is lost, all are started again, as each step needs them all."
         if strategy and strategy.recovers == "alone":
-            why = "A lost worker is started again while the others go on"
-        notes.append(Reason("restarts", f"at most {spec.max_restarts}", f"{why}."))
+            why = "A lost worker is started again while the others go on."
+        notes.append(Reason("restarts", f"at most {spec.max_restarts}", why))
     return plan.model_copy(update={"reasons": (*plan.reasons, *notes)})
 
 

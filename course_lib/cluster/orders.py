@@ -50,7 +50,7 @@ class Orders:
 
     def jitter(self, task: str, jitter: str | None) -> None:
         """Delay the steps of a task from the next one on: `run.jitter("worker:1",
-        "exponential:20ms")`; see `course_lib/spec/jitter.py`. None ends it.
+        "exponential:20ms")`; see `course_lib/spec/fields.py`. None ends it.
         """
         self._order("jitter", task=task, jitter=self.spec.check_jitter(task, jitter))
 
@@ -83,7 +83,7 @@ class Orders:
         """Have a fault happen now: `run.inject("raise worker:1")`. It is written as in
         `RunSpec.faults`, without a moment; see `course_lib/spec/faults.py`.
         """
-        now = Fault.of(fault).check(self.spec)
+        now = self.spec.check_fault(Fault.of(fault))
         self._check_possible(now.do, now.host, now.link)
         if now.step is not None or now.seconds is not None:
             raise SpecError("inject", fault, "it happens now: leave out when")

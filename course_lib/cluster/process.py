@@ -39,7 +39,7 @@ from course_lib.record.beats import Beats
 from course_lib.record.events import Recorder, clock, keep_to
 from course_lib.record.files import private
 from course_lib.record.rundir import RunDir, TaskError
-from course_lib.spec.jitter import Jitter
+from course_lib.spec.fields import Jitter
 from course_lib.text import shortened
 from course_lib.workloads import Workload
 

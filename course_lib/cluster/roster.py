@@ -197,7 +197,7 @@ class Agenda:
 
     def at_step(self, task: str, step: int) -> list[Fault]:
         """The faults that are due as this task begins a step; of two alike, only one."""
-        faults = [f for f in dict.fromkeys(self._by_step) if f.told_by(task, self.spec)]
+        faults = [f for f in dict.fromkeys(self._by_step) if self.spec.begins_in(task, f)]
         due = [fault for fault in faults if (fault.step or 0) <= step]
         for fault in due:
             self._by_step.remove(fault)

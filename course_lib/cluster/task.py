@@ -20,7 +20,7 @@ from course_lib.exchange import PATIENCE, Communicator
 from course_lib.network.layout import Wires
 from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update, clock
 from course_lib.record.rundir import RunDir
-from course_lib.spec.jitter import STEADY, Jitter
+from course_lib.spec.fields import STEADY, Jitter
 from course_lib.spec.run_spec import RunSpec
 
 SEVERAL = "several are task.watch(generator=(g, g_optimizer), critic=(c, c_optimizer))"
@@ -58,7 +58,7 @@ class Task:
         self.at_step_end: Callable[[], None] = lambda: None
         # called when a step begins at which a fault is due; returns once that has happened
         self.at_fault: Callable[[int], None] = lambda step: None
-        steps = (f.step for f in self.spec.faults if f.told_by(self.name, self.spec))
+        steps = (f.step for f in self.spec.faults if self.spec.begins_in(self.name, f))
         self._faults = sorted(step for step in steps if step is not None)
         self._drawn: tuple[float, float] | None = None  # the delays of this step
         self._groups: Counter[str] = Counter()

@@ -18,7 +18,8 @@ from rich.table import Table
 
 from course_lib.collectives import ALGORITHMS
 from course_lib.record.progress import Line
-from course_lib.spec.run_spec import NOT_GIVEN, RunSpec, parse_item
+from course_lib.spec.fields import by_name
+from course_lib.spec.run_spec import NOT_GIVEN, RunSpec
 from course_lib.spec.settings import REDUCTIONS
 from course_lib.workloads import WORKLOADS
 
@@ -86,9 +87,7 @@ def _option(name: str, kind: Any, schema: dict[str, Any], *flags: str) -> inspec
 def fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as the fields that `RunSpec` takes."""
     given = {name: value for name, value in options.items() if value is not None}
-    for name in {"placement", "link", "slow"} & given.keys():
-        given[name] = dict(parse_item(name, item) for item in given[name])
-    return given
+    return given | {name: by_name(given[name]) for name in ("placement", "slow") if name in given}
 
 
 # --- output ---

@@ -17,7 +17,7 @@ from course_lib.cluster.run import Prepared
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.launch import prepare
-from course_lib.spec.run_spec import RunSpec, parse_item
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 from course_lib.strategies.gate import Request, admit, requested
 from course_lib.strategies.optimizers import usual_rate
@@ -54,10 +54,8 @@ def parse_entrant(text: str) -> dict[str, Any]:
         if not equals:
             form = "a strategy, then field=value for each field of its own"
             raise SpecError("race", text, f"{form}, such as one_device,framework=torch")
-        if key == "slow":
-            fields.setdefault("slow", {}).update([parse_item("slow", value)])
-        elif key == "fault":
-            fields.setdefault("faults", []).append(value)
+        if key in ("slow", "fault"):
+            fields.setdefault("faults" if key == "fault" else key, []).append(value)
         else:
             fields[key] = _value(value)
     return fields

@@ -24,7 +24,7 @@ from course_lib.record.life import ENDS, HALTS, Life, Repeats, planned
 from course_lib.record.measures import IdleTime, Updates
 from course_lib.record.trace import Trace
 from course_lib.record.waits import DRAWN, Reductions
-from course_lib.spec.jitter import Jitter
+from course_lib.spec.fields import Jitter
 from course_lib.spec.run_spec import RunSpec
 
 USELESS = {  # gradients in float16 that train nothing, by the metric that is 1, and the cure

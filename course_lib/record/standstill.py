@@ -20,7 +20,7 @@ from course_lib.record.life import Span
 from course_lib.record.rundir import RunDir
 from course_lib.record.trace import Trace
 from course_lib.spec.faults import Fault
-from course_lib.spec.jitter import Jitter
+from course_lib.spec.fields import Jitter
 
 SILENT = 1.0  # seconds in the same thing after which a task may be waiting,
 SOON = 0.5  # or in an exchange or wait, if it is known how long its steps usually take;

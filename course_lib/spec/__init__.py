@@ -1,1 +1,1 @@
-"""What is asked for: `RunSpec`, its fields, and what they are made of."""
+"""The spec of a run: `RunSpec`, its fields, and what they are made of."""

@@ -21,32 +21,43 @@ Each fault happens once in a run, also if the run goes back to a checkpoint and 
 All but `slow`, `jitter`, `cut` and `link` are as real as outside a lesson: see `reality.py`.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from course_lib.errors import SpecError
-from course_lib.spec.fields import Link, check_factor
-from course_lib.spec.jitter import Jitter, seconds
-
-if TYPE_CHECKING:
-    from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.fields import Jitter, Link, check_factor, seconds
 
 FORM = (
     "what, whom, when: kill worker:2 at step 40, pause worker:1 at 2.5s for 500ms, "
     "slow worker:1=4 at step 3, link host:1=50 at step 3"
 )
-TASK = ("kill", "pause", "raise", "exit", "oom", "slow", "jitter")  # what can happen to a task,
-HOST = ("kill", "pause", "cut", "link")  # to a host
-VALUED = {"slow": "a factor", "jitter": "a jitter", "link": "its Mbit/s"}
-UNDONE = ("pause", "slow", "jitter", "cut", "link")
+
+
+class Action(NamedTuple):
+    """The kind of a fault: whether it happens to tasks (`whom`: worker) or hosts, an example of its
+    value, if it takes one, and whether it can be undone.
+    """
+
+    whom: tuple[str, ...]
+    value: str = ""
+    undone: bool = False
+
+
+ACTIONS = {
+    "kill": Action(("worker", "host")),
+    "pause": Action(("worker", "host"), undone=True),
+    "raise": Action(("worker",)),
+    "exit": Action(("worker",)),
+    "oom": Action(("worker",)),
+    "slow": Action(("worker",), "=4", undone=True),
+    "jitter": Action(("worker",), "=exponential:20ms", undone=True),
+    "cut": Action(("host",), undone=True),
+    "link": Action(("host",), "=50", undone=True),
+}
 _TIME = r"(\d{0,5}\.?\d{1,5})(ms|s)"
-_FAULT = re.compile(
-    rf"[a-z]+ (\S+?)(?:=(\S+))?(?: at (?:step (\d{{1,9}})|{_TIME}))?(?: for {_TIME})?"
-)
-_WHO = re.compile(r"(chief|worker|ps|host):\d{1,9}")
+_WHO = r"((?:chief|worker|ps|host):\d{1,9})(?:=(\S+))?"
+_FAULT = re.compile(rf"[a-z]+ {_WHO}(?: at (?:step (\d{{1,9}})|{_TIME}))?(?: for {_TIME})?")
 
 
 @dataclass(frozen=True)
@@ -75,87 +86,40 @@ class Fault:
         return int(index) if job == "host" else None
 
     @classmethod
-    def of(cls, text: object) -> Fault:
+    def of(cls, text: object) -> "Fault":
         """The fault that is written so. Raises `SpecError` for any other text."""
         if isinstance(text, Fault):
             return text
         words = " ".join(text.split()) if isinstance(text, str) else ""
-        do, every = words.partition(" ")[0], dict.fromkeys(TASK + HOST)
-        if words and do not in every:
-            raise SpecError.unknown("faults", do, every)
+        do = words.partition(" ")[0]
+        if words and do not in ACTIONS:
+            raise SpecError.unknown("faults", do, ACTIONS)
         if not (match := _FAULT.fullmatch(words)):
             raise SpecError("faults", words or text, FORM)
         who, value, step, at, unit, long, its_unit = match.groups()
-        if not _WHO.fullmatch(who):
-            raise SpecError("faults", words, f"happens to a task or a host, such as {_example(do)}")
-        if do not in (HOST if who.startswith("host:") else TASK):
-            raise SpecError("faults", words, f"{do} happens to another kind: {_example(do)}")
-        if (do in VALUED) != (value is not None):
-            cure = f"needs {VALUED[do]}" if do in VALUED else f"{do} takes no value"
-            raise SpecError("faults", words, f"{cure}: {_example(do)}")
-        if long and do not in UNDONE:
-            text = f"{do} cannot be undone: leave 'for' out (for {', '.join(UNDONE)})"
-            raise SpecError("faults", words, text)
+        whom, example, undone = ACTIONS[do]
+        kind = "host" if who.startswith("host:") else "worker"
+        if kind not in whom or bool(example) != bool(value) or (long and not undone):
+            end = "'for 2s' may follow" if undone else "it cannot be undone"
+            allowed = f"such as {do} {whom[0]}:1{example} at step 3; {end}"
+            raise SpecError("faults", words, allowed)
+        given: dict[str, Any] = {}
         try:
-            given = _given(do, value or "")
+            match do:
+                case "slow":
+                    given = {"factor": check_factor(float(value))}
+                case "jitter":
+                    given = {"jitter": value if Jitter.of(value) else ""}
+                case "link":
+                    given = {"link": Link.of(value)}
         except ValueError as error:
-            text = error.allowed if isinstance(error, SpecError) else f"such as {_example(do)}"
-            raise SpecError("faults", words, text) from None
+            allowed = getattr(error, "allowed", f"such as slow {who}=4 at step 3")
+            raise SpecError("faults", words, allowed) from None
         begins = seconds(at, unit) if at else None
         lasts = seconds(long, its_unit) if long else None
         return cls(words, do, who, int(step) if step else None, begins, lasts, **given)
-
-    def check(self, spec: RunSpec) -> Fault:
-        """Return the fault if it can happen in a run, else raise `SpecError`."""
-        try:
-            if self.host is not None:
-                spec.check_host(self.host)
-            elif self.do in ("slow", "jitter"):
-                spec.check_jitter(self.who, self.jitter or None)
-            else:
-                spec.check_task(self.who)
-        except SpecError as error:
-            raise SpecError("faults", self.text, error.allowed) from None
-        if self.do in ("cut", "link"):
-            spec.check_linked("faults", self.text)
-        if spec.strategy != "custom" and (self.step or 0) >= spec.steps:
-            allowed = f"the steps of this run are 0 to {spec.steps - 1}"
-            raise SpecError("faults", self.text, allowed)
-        return self
-
-    def planned(self, spec: RunSpec) -> Fault:
-        """Return it if it can be planned for a run: `check`, and it says when."""
-        if self.step is None and self.seconds is None:
-            raise SpecError("faults", self.text, "and when? add 'at step 40', or 'at 2.5s'")
-        return self.check(spec)
-
-    def told_by(self, task: str, spec: RunSpec) -> bool:
-        """Whether this task says when the step of the fault begins."""
-        if spec.chief:
-            return task in (self.who, "chief:0")
-        anybody = not self.who.startswith("worker:")
-        return task == self.who or (anybody and task.startswith("worker:"))
 
 
 def several(faults: Any) -> Any:
     """Several faults, of which one may be given by itself."""
     return (faults,) if isinstance(faults, (str, Fault)) else faults
-
-
-def _given(do: str, value: str) -> dict[str, Any]:
-    """The value of a fault as a field. Raises ValueError if it is none."""
-    match do:
-        case "slow":
-            return {"factor": check_factor(float(value))}
-        case "jitter":
-            Jitter.of(value)
-            return {"jitter": value}
-        case "link":
-            return {"link": Link.of(value)}
-    return {}
-
-
-def _example(do: str) -> str:
-    who = "host:1" if do not in TASK else "worker:1"
-    value = {"slow": "=4", "jitter": "=exponential:20ms", "link": "=50"}.get(do, "")
-    return f"{do} {who}{value} at step 3"

@@ -1,20 +1,43 @@
-"""The fields that a spec is made of, errors that name them, and the simplest of specs: a link."""
+"""The parts of a spec: its fields, errors that name them, links, and jitter.
 
-from __future__ import annotations
+A factor (`slow`) makes every step of a task longer, always by as much. Real machines have hiccups:
+another program, a collection of garbage, a lost packet. Jitter draws a delay for each task and
+step:
+
+    lognormal:0.5       the emulated device time times exp(0.5 z), z normal: its median stays
+    exponential:20ms    20 ms more in the mean, often less, sometimes much more
+    one_in:100:200ms    200 ms more in one step of a hundred, which one is left to chance
+
+What is drawn depends on the run's seed, the task and the step, and on nothing else. So a run that
+is repeated has the same delays, whatever the machine does, and so do all strategies in a race. A
+worker that computes several pieces of one step, as a fast one under `parameter_server` does, has
+the same delay in each.
+"""
 
 import contextlib
+import functools
+import math
 import re
 import typing
 from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, NamedTuple, Self
 
+import numpy as np
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from course_lib.errors import SpecError
 
 STRICT = ConfigDict(frozen=True, extra="forbid")
+FORMS = (
+    "lognormal:SIGMA (up to 2), exponential:MEAN or one_in:STEPS:DELAY (times up to 10s), "
+    "such as lognormal:0.5, exponential:20ms or one_in:100:200ms"
+)
+_NUMBER = r"(\d*\.?\d+)"
+_TIME = rf"{_NUMBER}(ms|s)"
+_STREAM = 4  # keeps these random numbers apart from others that are made from the same seed
+_BLOCK = 256  # steps
 
 
 def field(default: Any, title: str, allowed: str, **limits: Any) -> Any:
@@ -116,7 +139,7 @@ class Link(BaseModel):
             super().__init__(**fields)
 
     @classmethod
-    def of(cls, text: str) -> Link:
+    def of(cls, text: str) -> Self:
         """The link that is written as `50`, `50,2.5` or `50,2.5,0.01`: Mbit/s, ms and the share
         that is lost; what is left empty is as usual. Raises `SpecError` for other texts.
         """
@@ -148,24 +171,40 @@ class Link(BaseModel):
         return f"{rate} Mbit/s, {self.delay_ms:g} ms{lost}"
 
 
-def _by_name(link: object) -> object:
-    """A link that is given as a dict; Python's error for names that are no strings has no field."""
+def _one(link: object) -> object:
+    """A link that is written as text or given as a dict. Python's own error for names that are no
+    strings has no field.
+    """
     if isinstance(link, dict) and not all(isinstance(name, str) for name in link):
         raise ValueError("mbit, delay_ms and loss are names")
-    return link
+    return Link.of(link) if isinstance(link, str) else link
 
 
-def _by_host(link: object) -> object:
-    """Links by host; one that is given by itself is that of `ALL` hosts."""
-    if link is None:
-        return {}
-    of_hosts = isinstance(link, dict) and not link.keys() & Link.model_fields.keys()
-    return link if of_hosts else {ALL: link}
+def _by_host(given: object) -> object:
+    """Links by host, which may be written as texts, `200,0.5` and `1=50`. One that is given by
+    itself is that of `ALL` hosts.
+    """
+    if isinstance(given, list):
+        parts = [str(text).rpartition("=") for text in given]
+        return {host.strip() or ALL: link for host, _, link in parts}
+    names = given.keys() if isinstance(given, dict) else ()
+    one = isinstance(given, str | Link) or bool({*names} & Link.model_fields.keys())
+    return {ALL: given} if one else given or {}
+
+
+def by_name(given: object) -> object:
+    """Values by name, which may be written as `worker:1=3,worker:2=4`, or as several such texts."""
+    texts = given.split(",") if isinstance(given, str) else given
+    if not (isinstance(texts, list) and all("=" in str(text) for text in texts)):
+        return given
+    parts = (str(text).rpartition("=") for text in texts)
+    return {name.strip(): value.strip() for name, _, value in parts}
 
 
 ALL: Final = "*"
+ByName = BeforeValidator(by_name)
 Host = Literal["*"] | Annotated[int, Field(ge=0)]
-Links = Annotated[dict[Host, Annotated[Link, BeforeValidator(_by_name)]], BeforeValidator(_by_host)]
+Links = Annotated[dict[Host, Annotated[Link, BeforeValidator(_one)]], BeforeValidator(_by_host)]
 
 
 def _anywhere(path: Path) -> Path:
@@ -177,3 +216,67 @@ def _anywhere(path: Path) -> Path:
 
 
 AnyPath = Annotated[Path, AfterValidator(_anywhere)]
+
+
+class Jitter(NamedTuple):
+    """The delay of a task's steps: the device time times exp(`sigma` z), and in addition
+    `mean` seconds times an exponential random number, and `delay` seconds with a `chance`.
+    """
+
+    sigma: float = 0.0
+    mean: float = 0.0
+    chance: float = 0.0
+    delay: float = 0.0
+
+    @staticmethod
+    @functools.lru_cache
+    def of(text: str) -> "Jitter":
+        """The jitter that is written so; "" is none. Raises `SpecError` for any other text."""
+        jitter = Jitter()
+        if m := re.fullmatch(rf"lognormal:{_NUMBER}", text):
+            jitter = Jitter(sigma=float(m[1]))
+        elif m := re.fullmatch(rf"exponential:{_TIME}", text):
+            jitter = Jitter(mean=seconds(m[1], m[2]))
+        elif m := re.fullmatch(rf"one_in:0*([1-9]\d*):{_TIME}", text):
+            jitter = Jitter(chance=1 / int(m[1]), delay=seconds(m[2], m[3]))
+        most = jitter.sigma <= 2 and jitter.mean <= 10 and jitter.delay <= 10
+        if text and not (most and (jitter.sigma or jitter.mean or jitter.delay)):
+            raise SpecError("jitter", text, FORMS)
+        return jitter
+
+    def of_step(self, seed: int, task: str, step: int) -> tuple[float, float]:
+        """Return what a step of a task gets: a factor for its device time, and seconds besides."""
+        if not any(self):
+            return 1.0, 0.0
+        normal, exponential, uniform = _block(seed, task, step // _BLOCK)[step % _BLOCK].tolist()
+        late = self.mean * exponential + self.delay * (uniform < self.chance)
+        return math.exp(self.sigma * normal), late
+
+
+STEADY = Jitter()
+
+
+def check_jitter(text: object) -> str:
+    """Return the text if it is a jitter, else raise `SpecError`."""
+    if not (isinstance(text, str) and any(Jitter.of(text))):
+        raise SpecError("jitter", text, FORMS)
+    return text
+
+
+@functools.lru_cache(maxsize=512)
+def _block(seed: int, task: str, number: int) -> np.ndarray:
+    """The random numbers of many steps, shape (steps, 3), as one by one they would take longer: a
+    standard normal, a standard exponential, and one between 0 and 1. Each form of jitter uses
+    another of them.
+    """
+    rng = np.random.default_rng([_STREAM, seed, number, *task.encode()])
+    drawn = rng.standard_normal(_BLOCK), rng.standard_exponential(_BLOCK), rng.random(_BLOCK)
+    return np.stack(drawn, axis=1)
+
+
+def seconds(number: str, unit: str) -> float:
+    """A time that is written as a number of `ms` or `s`."""
+    return float(number) / (1000 if unit == "ms" else 1)
+
+
+Delays = Annotated[str, AfterValidator(check_jitter)]

@@ -5,7 +5,6 @@ fields mean together is judged by `strategies/gate.py`.
 from __future__ import annotations
 
 import inspect
-import re
 import typing
 from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
@@ -13,8 +12,8 @@ from typing import Any, TypeVar
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from course_lib.errors import SpecError
-from course_lib.spec.fields import ALL, Link, complaints
-from course_lib.spec.jitter import Jitter, check_jitter
+from course_lib.spec.faults import Fault
+from course_lib.spec.fields import ALL, Jitter, Link, check_jitter, complaints
 from course_lib.spec.settings import Settings
 
 JOBS = ("chief", "worker", "ps")
@@ -106,7 +105,7 @@ class RunSpec(Settings):
 
     @property
     def on_nodes(self) -> bool:
-        """Whether its hosts are nodes of a cluster, and not of this machine: they share no memory
+        """True if its hosts are nodes of a cluster, and not of this machine: they share no memory
         and no files, and their links are as they are.
         """
         return self.engine != "local"
@@ -168,28 +167,37 @@ class RunSpec(Settings):
             raise SpecError("jitter", jitter, text)
         return jitter
 
+    def check_fault(self, fault: Fault) -> Fault:
+        """Return the fault if it can happen in this run, else raise `SpecError`."""
+        try:
+            if fault.host is not None:
+                self.check_host(fault.host)
+            elif fault.do in ("slow", "jitter"):
+                self.check_jitter(fault.who, fault.jitter or None)
+            else:
+                self.check_task(fault.who)
+        except SpecError as error:
+            raise SpecError("faults", fault.text, error.allowed) from None
+        if fault.do in ("cut", "link"):
+            self.check_linked("faults", fault.text)
+        if self.strategy != "custom" and (fault.step or 0) >= self.steps:
+            allowed = f"the steps of this run are 0 to {self.steps - 1}"
+            raise SpecError("faults", fault.text, allowed)
+        return fault
+
+    def begins_in(self, task: str, fault: Fault) -> bool:
+        """Return whether the step of a fault is that of this task."""
+        if self.chief:
+            return task in (fault.who, "chief:0")
+        anybody = not fault.who.startswith("worker:")
+        return task == fault.who or (anybody and task.startswith("worker:"))
+
     def jitter_of(self, task: str) -> str:
         """The jitter that a task starts with; "" for none."""
         if isinstance(self.jitter, dict):
             return self.jitter.get(task, "")
         computes = self.strategy == "custom" or task.startswith("worker:")
         return self.jitter or "" if computes else ""
-
-
-def parse_item(field: str, text: str) -> tuple[Any, Any]:
-    """An item of `slow`, `placement` or `link` as the command line writes it: `worker:1=3` is
-    `("worker:1", 3)`, `1=50,2.5` the link of host 1, `(1, Link(mbit=50, delay_ms=2.5))`, and `50`
-    that of all hosts.
-    """
-    number = r"\s*(-?\d*\.?\d+)\s*"
-    form = r"(?:(\d+)\s*=)?(.*)" if field == "link" else rf"([a-z]+:\d+)\s*={number}"
-    if not (match := re.fullmatch(rf"\s*{form}", text)):
-        raise SpecError(field, text, str(RunSpec.model_fields[field].description))
-    if field == "link":
-        return int(match[1]) if match[1] else ALL, Link.of(match[2])
-    value = float(match[2])
-    # RunSpec refuses half a host
-    return match[1], int(value) if field == "placement" and value.is_integer() else value
 
 
 # --- the fields in the signature and documentation of functions that take `**fields` ---

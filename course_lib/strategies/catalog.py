@@ -6,7 +6,7 @@ hold the facts against the traces of runs.
 """
 
 import importlib.util
-from typing import Literal
+from typing import Literal, get_args
 
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
@@ -38,7 +38,8 @@ _DEFINED = [
     for value in vars(module).values()
     if isinstance(value, Strategy)
 ]
-STRATEGIES = {each.name: each for each in sorted(_DEFINED, key=lambda each: each.order)}
+_NAMES = [*get_args(StrategyName), *sorted(each.name for each in _DEFINED)]
+STRATEGIES = {each.name: each for each in sorted(_DEFINED, key=lambda s: _NAMES.index(s.name))}
 
 
 def find(name: str) -> Strategy:
@@ -49,8 +50,8 @@ def find(name: str) -> Strategy:
 
 
 def carries_over(name: str) -> bool:
-    """Whether the checkpoints of a strategy hold the whole state by name, as those of one device:
-    every other such strategy can go on from them.
+    """Return whether the checkpoints of a strategy hold the whole state by name, as those of one
+    device: every other such strategy can go on from them.
     """
     strategy = STRATEGIES.get(name)
     return bool(strategy and strategy.recovers == "together" and not strategy.model_parallel)
@@ -79,6 +80,6 @@ def _standing(strategy: Strategy, framework: str, machine: Machine) -> Standing:
 
 
 def missing(framework: str) -> str:
-    """How to install a framework; "" if it is there."""
+    """Say how to install a framework; "" if it is there."""
     there = framework == "python" or importlib.util.find_spec(framework)
     return "" if there else f"Install it: pip install {framework}."

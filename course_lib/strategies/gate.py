@@ -5,10 +5,10 @@ is planned and started, and not checked again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import chain
 from typing import Any
 
 from course_lib import workloads
@@ -24,11 +24,13 @@ from course_lib.strategies.strategy import Refusals, Strategy
 from course_lib.workloads.layers import Sketch
 
 Program = Callable[..., Any]
+Rule = tuple[bool, str, str]
+"""Whether it is broken, by which field, and what is allowed there."""
 
 
 @dataclass
 class Request:
-    """What is asked for. `spec`: what was not given is as usual, and does not count as set until
+    """A request for a run. `spec`: what was not given is as usual, and does not count as set until
     the request is admitted; `strategy`: None for functions of a learner's own; `programs`: by job,
     `module:function` or such a function; `algorithm`: the learner's own all-reduce.
     """
@@ -65,7 +67,7 @@ class Request:
 
     @property
     def workers_are_devices(self) -> bool:
-        """Whether the workers that were asked for are devices of one process."""
+        """True if the workers that were asked for are devices of one process."""
         one_process = self.strategy.one_process if self.strategy else ()
         return self.spec.framework in one_process and "replicas" not in self.spec.model_fields_set
 
@@ -89,8 +91,9 @@ def admit(request: Request, machine: Machine) -> Request:
 
 
 def requested(what: object, fields: Mapping[str, Any]) -> Request:
-    """What is asked for, not yet judged. See `start` for `what`; `fields` are those of `RunSpec`,
-    None for those not given. Raises `SpecError` for values of a wrong type and unknown names.
+    """Read what is asked for, not yet judged. See `start` for `what`; `fields` are those of
+    `RunSpec`, None for those not given. Raises `SpecError` for values of a wrong type and unknown
+    names.
     """
     given = {field: value for field, value in fields.items() if value is not None}
     if "strategy" in given:
@@ -169,13 +172,10 @@ def _by_job(what: object, given: Mapping[str, Any]) -> Request:
     usual = {"framework": "python", "ps": int("ps" in programs), "chief": "chief" in programs}
     spec = RunSpec(strategy="custom", **{**usual, **given})
     jobs = dict.fromkeys(task.partition(":")[0] for task in spec.tasks)
-    for job in (job for job in programs if job not in jobs):
-        text = f"start is given a function for the job {job!r}: leave {job} out, or the function"
-        raise SpecError(job, getattr(spec, job), text)
-    if lacking := [job for job in jobs if job not in programs]:
+    if jobs.keys() != programs.keys():
         names = {job: getattr(programs.get(job), "__name__", "...") for job in jobs}
         call = ", ".join(f'"{job}": {name}' for job, name in names.items())
-        allowed = f"there is no function for the job {' or '.join(map(repr, lacking))}"
+        allowed = f"the tasks of this run are {', '.join(spec.tasks)}, and each job has a function"
         raise SpecError("start", what, f"{allowed}: start({{{call}}}, ...)")
     return Request(spec, programs=programs)
 
@@ -184,9 +184,9 @@ def _by_job(what: object, given: Mapping[str, Any]) -> Request:
 
 
 def refusals(request: Request, machine: Machine | None = None) -> Iterator[LockstepError]:
-    """What keeps a request from being run on a machine: `SpecError`s with the field, its value and
-    what is allowed there, or `Unavailable` with the cure. What is cheap to know comes first, the
-    trial of a learner's own model last. The `machine` is not needed without a strategy.
+    """Find what keeps a request from being run on a machine: `SpecError`s with the field, its value
+    and what is allowed there, or `Unavailable` with the cure. The rules that cost little come
+    first, the trial of a learner's own model last. The `machine` is not needed without a strategy.
 
     A rule yields a field and what is allowed, or raises, which ends it all.
     """
@@ -208,43 +208,44 @@ def _rules(request: Request, machine: Machine | None) -> Refusals:
         workloads.sizes(spec)
     if strategy:
         yield from _places(request, strategy)
-        yield from _workload(spec)
-    yield from _numbers(spec)
-    yield from _flags(spec)
+        yield from _broken(_of_workload(spec))
+    yield from _broken(_of_spec(spec))
     _check_tasks(spec)
     if strategy and machine:
-        yield from _jobs(spec, strategy)
+        yield from _broken(_of_strategy(spec, strategy))
+        if cure := missing(spec.framework):
+            raise Unavailable(spec.framework, "it is not installed", cure)
         yield from strategy.check(spec, machine)
-        yield from _unused(spec)
+        unused = unused_fields(spec).items()
+        yield from _broken((field in spec.model_fields_set, field, why) for field, why in unused)
     yield from _schedule(request)
     if strategy:
         yield from _model(request, strategy)
 
 
-def _numbers(spec: RunSpec) -> Refusals:
-    """Numbers that do not go together."""
-    shares, batch = spec.shares, spec.batch
-    if spec.replicas > MAX_REPLICAS:
-        yield "replicas", f"allowed: a whole number from 1 to {MAX_REPLICAS}"
-    if batch > MAX_BATCH:
-        made = f"times replicas and accumulate, {batch} examples"
-        yield "workers", f"{made}: at most {MAX_BATCH} a step"
-    if batch % shares:
-        lower = batch // shares * shares
-        near = " or ".join(str(n) for n in (lower, lower + shares) if n)
-        who = f"{spec.workers} workers" if spec.replicas == 1 else f"{shares} devices"
-        yield "global_batch", f"must divide evenly over {who}, such as {near}"
-    if spec.hosts > spec.workers:
-        yield "hosts", f"at most {spec.workers}, one for each worker"
-    if spec.warmup_steps > spec.steps:
-        yield "warmup_steps", f"at most the {spec.steps} steps"
+def _broken(rules: Iterable[Rule]) -> Refusals:
+    """The rules that are broken, as a field and what is allowed there."""
+    return [(field, allowed) for broken, field, allowed in rules if broken]
 
 
-def _flags(spec: RunSpec) -> Refusals:
-    """Fields that need others, or exclude them."""
-    for name, goes in {"evaluate_every": "the accuracy goes", "record_examples": "they go"}.items():
-        if getattr(spec, name) and not spec.trace:
-            yield name, f"{goes} into the trace, and this run has none: leave one out"
+def _of_spec(spec: RunSpec) -> list[Rule]:
+    """Numbers and flags that do not go together."""
+    shares, batch, steps = spec.shares, spec.batch, spec.steps
+    lower = batch // shares * shares
+    near = " or ".join(str(n) for n in (lower, lower + shares) if n)
+    who = f"{spec.workers} workers" if spec.replicas == 1 else f"{shares} devices"
+    many = f"times replicas and accumulate, {batch} examples: at most {MAX_BATCH} a step"
+    devices = f"allowed: a whole number from 1 to {MAX_REPLICAS}"
+    traced = "it goes into the trace, and this run has none: leave one out"
+    return [
+        (spec.replicas > MAX_REPLICAS, "replicas", devices),
+        (batch > MAX_BATCH, "workers", many),
+        (batch > lower, "global_batch", f"must divide evenly over {who}, such as {near}"),
+        (spec.hosts > spec.workers, "hosts", f"at most {spec.workers}, one for each worker"),
+        (spec.warmup_steps > steps, "warmup_steps", f"at most the {steps} steps"),
+        (spec.evaluate_every > 0 and not spec.trace, "evaluate_every", traced),
+        (spec.record_examples and not spec.trace, "record_examples", traced),
+    ]
 
 
 def _check_tasks(spec: RunSpec) -> None:
@@ -263,7 +264,8 @@ def _check_tasks(spec: RunSpec) -> None:
         if host != ALL:
             spec.check_host(host, "link")
     for fault in spec.faults:
-        fault.planned(spec)
+        if spec.check_fault(fault).step is None and fault.seconds is None:
+            raise SpecError("faults", fault.text, "and when? add 'at step 40', or 'at 2.5s'")
 
 
 def _schedule(request: Request) -> Refusals:
@@ -318,60 +320,51 @@ def _places(request: Request, strategy: Strategy) -> Refusals:
                 raise SpecError(name, task, f"{why}, whose devices cannot be slowed singly{cure}")
 
 
-def _workload(spec: RunSpec) -> Refusals:
+def _of_workload(spec: RunSpec) -> list[Rule]:
     """Models and examples that a learner's own workload does not have."""
     if not (own := workloads.OWN.get(spec.workload)):
-        return
-    if spec.framework not in own.frameworks:
-        made = f"Workload(..., {spec.framework}=...) makes one"
-        yield "framework", f"{own.name} has no model for it: {made}"
-    if spec.batch > (examples := len(own.train)):
-        yield "global_batch", f"at most {examples}: {own.name} has no more examples to train with"
+        return []
+    made = f"{own.name} has no model for it: Workload(..., {spec.framework}=...) makes one"
+    most = f"at most {len(own.train)}: {own.name} has no more examples to train with"
+    return [
+        (spec.framework not in own.frameworks, "framework", made),
+        (spec.batch > len(own.train), "global_batch", most),
+    ]
 
 
-def _jobs(spec: RunSpec, strategy: Strategy) -> Refusals:
+def _of_strategy(spec: RunSpec, strategy: Strategy) -> list[Rule]:
     """Tasks that a strategy must have, or has none of."""
     name, most, jobs = strategy.name, strategy.max_workers, strategy.jobs[spec.framework]
     who, in_one = f"{name} with {spec.framework}", spec.framework in strategy.one_process
-    if spec.workers > most:
-        yield "workers", f"{name} has exactly {most}; multi_worker_mirrored takes more"
-    if in_one and spec.workers > 1:
-        yield "workers", f"{who} is one process: set replicas"
-    if spec.replicas > 1 and not in_one:
-        yield "replicas", f"{who} has one for each worker: set workers"
-    for job in ("ps", "chief"):
-        if getattr(spec, job) and job not in jobs:
-            yield job, f"{name} has none: leave it out"
-        if job in jobs and not getattr(spec, job):
-            yield job, f"{who} needs at least one"
-    if strategy.model_parallel and spec.sampler == "per_worker":
-        yield "sampler", f"all workers of {name} compute the same examples: leave it out"
-    if cure := missing(spec.framework):
-        raise Unavailable(spec.framework, "it is not installed", cure)
-
-
-def _unused(spec: RunSpec) -> Refusals:
-    """Fields that were given, and that the run has no use for."""
-    for field, why in unused_fields(spec).items():
-        if field in spec.model_fields_set:
-            yield field, why
+    exactly = f"{name} has exactly {most}; multi_worker_mirrored takes more"
+    whole = f"all workers of {name} compute the same examples: leave it out"
+    counts = [("ps", spec.ps), ("chief", int(spec.chief))]
+    return [
+        (spec.workers > most, "workers", exactly),
+        (in_one and spec.workers > 1, "workers", f"{who} is one process: set replicas"),
+        (spec.replicas > 1 and not in_one, "replicas", f"{who} has one each: set workers"),
+        *((n > 0 and job not in jobs, job, f"{name} has none: leave it out") for job, n in counts),
+        *((n == 0 and job in jobs, job, f"{who} needs at least one") for job, n in counts),
+        (strategy.model_parallel and spec.sampler == "per_worker", "sampler", whole),
+    ]
 
 
 def unused_fields(spec: RunSpec) -> dict[str, str]:
-    """The fields that a run has no use for, each with why: its strategy, workload, optimizer or
-    precision does not take them, and others do.
+    """The fields that a run has no use for, each with why: its strategy or precision does not take
+    them, and others do.
     """
-    unused = {}
-    for mine, takes in (
-        (spec.strategy, {name: strategy.takes for name, strategy in STRATEGIES.items()}),
-        (spec.precision, {"float16": ("loss_scale",)}),
-    ):
-        for field in dict.fromkeys(chain.from_iterable(takes.values())):
-            takers = [name for name, fields in takes.items() if field in fields]
-            if mine not in takers:
-                text = f"{mine} has no use for it: leave it out (it is for {', '.join(takers)})"
-                unused[field] = text
-    return unused
+    takers: dict[str, list[str]] = defaultdict(list)
+    for name, strategy in STRATEGIES.items():
+        for field in strategy.takes:
+            takers[field].append(name)
+    why = "has no use for it: leave it out (it is for"
+    unused = {
+        field: f"{spec.strategy} {why} {', '.join(names)})"
+        for field, names in takers.items()
+        if spec.strategy not in names
+    }
+    other = {"loss_scale": f"{spec.precision} {why} float16)"}
+    return unused | (other if spec.precision != "float16" else {})
 
 
 def _model(request: Request, strategy: Strategy) -> Refusals:

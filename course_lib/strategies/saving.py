@@ -1,24 +1,17 @@
-"""Checkpoints of a training step, the same in both frameworks: when one is due, what is counted in
-it, and who may go on from it. What they hold, and how they lie in the directory of a run: see
-`record/checkpoints.py`.
+"""Checkpoints, the same in both frameworks: when one is due, and who may go on from it. What they
+hold, and how they lie in the directory of a run: see `record/checkpoints.py`.
 """
 
-from __future__ import annotations
-
-import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from course_lib import workloads
-from course_lib.errors import LockstepError, SpecError, trying
+from course_lib.errors import LockstepError, SpecError
 from course_lib.record import checkpoints
 from course_lib.record.checkpoints import Checkpoint
 from course_lib.record.rundir import Plan, Reason, RunDir
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
-
-if TYPE_CHECKING:
-    from course_lib.strategies.steps import TrainingStep
 
 SAME = ("framework", "workload", "optimizer", "precision", "seed", "sampler")
 """The fields of `RunSpec` that a run shares with the one it goes on from, beside its `sizes`.
@@ -28,40 +21,12 @@ LAYOUT = ("strategy", "workers", "replicas", "ps", "global_batch")
 """Those that say who holds what of the state, and reads which examples: see `free`."""
 
 
-def save(step: TrainingStep) -> None:
-    """Leave a checkpoint of the state after this step.
-
-    All tasks call it, as they may write together; those among the `writers` leave a part each.
-    """
-    task, steps = step.task, step.number + 1
-    writes = task.name in step.writers
-    whose = task.name if writes else step.writers[0]
-    part = checkpoints.part_of(task.files, whose, steps, task.attempt)
-    step.save_state(part)
-    if writes:
-        numbers = {"samples": step.samples, "updates": step.updates, "loss": step.loss}
-        numbers |= step.scale.state
-        checkpoints.seal(part, steps, numbers, facts_of(step.spec), step.writers)
-
-
 def due(spec: RunSpec, steps: int) -> bool:
     """Return whether a checkpoint is left once so many steps are done: after every
     `checkpoint_every`, and after the last.
     """
     every = spec.checkpoint_every
     return every > 0 and (steps % every == 0 or steps == spec.steps)
-
-
-def restore(step: TrainingStep) -> None:
-    """Go back to the checkpoint that the step goes on from, if there is one."""
-    if found := step.origin:
-        part, manifest = found.part(step.task.name)
-        numbers = manifest.numbers
-        step.number, step.updates = found.steps - 1, int(numbers["updates"])
-        step.ahead = int(numbers["samples"]) - found.steps * step.spec.batch
-        step.scale.state, step.loss = numbers, numbers.get("loss", math.nan)
-        with trying(f"the model is not that of the checkpoint in {part}"):
-            step.load_state(part)
 
 
 def latest(files: RunDir, spec: RunSpec) -> Checkpoint | None:

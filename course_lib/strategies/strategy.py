@@ -1,14 +1,22 @@
-"""What a strategy is, as data. Nothing here imports a framework."""
+"""A strategy as data. Nothing here imports a framework.
+
+In the formulas for memory S is the bytes of the model's trained parameters in float32. Gradients
+take S bytes too, the optimizer's state k S bytes, with k from 0 to 2 (`STATE`). One example needs A
+bytes of activations, and a replica computes its share of the batch at a time or, with `accumulate`,
+a part of that share. In 16 bits it also keeps copies of weights, once for all examples. Source:
+Rajbhandari et al., "ZeRO", SC 2020, section 3.
+"""
 
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from course_lib.hardware import Machine, Reason
+from course_lib.record.measures import Memory
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import MAX_WORKERS
-from course_lib.strategies.memory import Formula, Memory, data_parallel
+from course_lib.strategies.optimizers import STATE
 from course_lib.workloads.layers import Sketch
 
 WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
@@ -16,7 +24,7 @@ WORKERS = {"tensorflow": ("worker",), "torch": ("worker",)}
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What a learner should be able to say about a strategy.
+    """The facts that a learner should be able to tell about a strategy.
 
     Where its `variables` live; who computes `gradients`, applies the `update` and `waits` for whom;
     what goes over the `wire` in a step (n workers, S bytes of gradients); its typical `use`, its
@@ -39,7 +47,7 @@ Refusals = Iterable[tuple[str, str]]
 
 
 class Standing(NamedTuple):
-    """How real a strategy is on a machine, `why`, and, if it is not available, the `cure`."""
+    """The reality of a strategy on a machine, `why`, and, if it is not available, the `cure`."""
 
     reality: Literal["measured", "unavailable"]
     why: str
@@ -63,6 +71,9 @@ PROCESSES = {
     "torch": Measured(f"real processes; gloo {NO_NCCL}", NCCL),
 }
 
+Formula = Callable[[RunSpec, Sketch, int], Memory]
+"""A run, its model, and the examples that a replica computes at a time -> the memory of each task.
+A kind of memory that it does not foretell is missing."""
 AllReduceOf = Callable[[RunSpec, Sketch], Reason | None]
 
 
@@ -77,6 +88,33 @@ def batch_of(*parts: int) -> int:
     return max(unit, 128 // unit * unit)
 
 
+def share_of(spec: RunSpec, model: Sketch, of: int = 1) -> dict[str, int]:
+    """Parameters, gradients and optimizer state of `1 / of` of the model: S, S and k S."""
+    whole = 4 * model.parameters // of
+    state = STATE[spec.optimizer] * whole
+    return {"parameters": whole, "gradients": whole, "optimizer_state": state}
+
+
+def per_example(few: int, twice: int, examples: int) -> tuple[int, int]:
+    """The `activations` and `copies` of a `Sketch`, from the bytes that so many `examples` keep and
+    those that twice as many keep.
+    """
+    return (twice - few) // examples, max(0, 2 * few - twice)
+
+
+def on_workers(spec: RunSpec, memory: dict[str, Any]) -> Memory:
+    """The same on each worker."""
+    return {f"worker:{k}": dict(memory) for k in range(spec.workers)}
+
+
+def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Memory:
+    """Every replica holds S + S + k S, and the activations of its examples; a worker holds that for
+    each of its replicas.
+    """
+    replica = share_of(spec, model) | {"activations": model.kept(examples)}
+    return on_workers(spec, {kind: spec.replicas * n for kind, n in replica.items()})
+
+
 @dataclass(frozen=True, kw_only=True)
 class Strategy(Facts):
     """A strategy: its facts, its role functions, and what a run of it may be asked for.
@@ -87,7 +125,6 @@ class Strategy(Facts):
     - `check`: what of a spec it refuses, see `gate.py`; raises `Unavailable` if the machine cannot
       do it.
     - `fits`: what it refuses for the model that a run is to train.
-    - `order`: where it stands in tables.
     - `default_batch`: a global batch for a run, where the usual one would not do; `default_parts`:
       into how many parts it is cut for `accumulate`.
     - `one_process`: frameworks in which all replicas live in one process, on a device each;
@@ -113,7 +150,6 @@ class Strategy(Facts):
     absent: Callable[[str, Machine], Standing | None] = lambda framework, machine: None
     check: Callable[[RunSpec, Machine], Refusals] = lambda spec, machine: ()
     fits: Callable[[RunSpec, Sketch], Refusals] = lambda spec, model: ()
-    order: int = 1000
     default_batch: Callable[[RunSpec], int] = lambda spec: spec.batch
     default_workers: int = 4
     default_parts: int = 1
@@ -144,7 +180,7 @@ class Strategy(Facts):
         }
 
     def standing(self, framework: str, machine: Machine) -> Standing:
-        """How real it is with a framework on a machine."""
+        """Say how real it is with a framework on a machine."""
         if absent := self.absent(framework, machine):
             return absent
         cpu, gpu, at_least = self.measured[framework]
@@ -164,7 +200,7 @@ class Strategy(Facts):
         return self.share(spec) // spec.accumulate
 
     def foretold(self, spec: RunSpec, model: Sketch) -> Memory:
-        """What its formula says of the memory of each task, in bytes."""
+        """The memory of each task by its formula, in bytes."""
         memory = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
         if not model.activations:  # not known
             for kinds in memory.values():

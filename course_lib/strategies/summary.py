@@ -1,68 +1,79 @@
-"""What came out of a strategy's run, as one flat record: what the command line prints and a
+"""The outcome of a strategy's run, as one flat record: what the command line prints and a
 lesson's cell shows.
 """
 
 import math
-from collections import defaultdict
 from statistics import mean
 from typing import Any
 
 from course_lib import workloads
 from course_lib.cluster.run import Run
 from course_lib.record import measures
-from course_lib.record.digest import Digest
 from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.record.ledger import ledger
 from course_lib.record.reality import computing
-from course_lib.record.rundir import Reason
-from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
-from course_lib.workloads.layers import Sketch
 
 
 def summarize(run: Run) -> dict[str, Any]:
     """The summary of a finished run, or of a stopped one as far as it came. It has the same keys
-    for every run: what there is none of is None, or empty. Each part says what its keys mean.
+    for every run: what there is none of is None, or empty. Digests, devices and the test metric
+    come from tasks at their end: a stopped run has none.
 
-    Digests, devices and the test metric come from tasks at their end: a stopped run has none.
+    `replicas` compute, each a share of the batch; they live in so many `workers`, which are
+    processes. `all_reduce` is as the plan says. `stopped`: whether the run was stopped; it took
+    `steps_done` steps, with so many `examples`. In float16, by task: the `loss_scale` at the end,
+    how many gradients were not used because of `overflows`, and the mean share of `zeros` in the
+    others (see `optimizers.py`).
+
+    `parameter_digest` maps each task to a hash of the parameters it ended with: equal digests are
+    equal to the last bit. `flops_per_step`: of the model, for a global batch (see
+    `training_flops`). `diverged`: None, or why it trained nothing any more, see `Digest`.
+
+    `variables_on`: bytes of parameters by the device that the runtime names; `optimizer_state_on`:
+    those of the optimizer's state. `memory`: bytes by task and kind, see `record/measures.py`;
+    `memory_formula`: what the strategy's formula says.
+
+    `staleness`: how many updates had how many others between their read and their write. `ledger`:
+    see `record/ledger.py`. `restarts`: how often tasks were started again after a failure;
+    `steps_again`: how many steps were done again for that reason, which count once in all figures;
+    `tasks_lost`: those that the run went on without, and `taken_over`: which pieces of batches that
+    they had taken were given to whom.
+
+    `seconds` are counted from `start`; `examples_per_second` leaves out the first step, which
+    compiles. `idle_share`: the part of the time from a task's first phase to its last in which it
+    waited for others. (A race and the boards count it from the start of the clock, which leaves out
+    the first step.) `exchange_ms`: of a step, how many milliseconds of exchange were `hidden`
+    behind computing, and how many were `exposed`. `mfu` and `mfu_why`: see `utilization`. `faults`:
+    what was done to the run, and when.
+
+    `wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted by
+    the kernel; on a Ray cluster, to and from other nodes. None where there are no hosts or nodes
+    whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
+    frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
+    read, how many of these more than once, and how many never.
     """
-    digest, trace = run.digest, run.trace.once()
+    spec, digest, trace = run.spec, run.digest, run.trace.once()
     values = {task: value or {} for task, value in run.values.items()}
-    model = workloads.load(run.spec).sketch_in(run.spec.framework, run.spec.precision)
-    final = _final(run, values, digest)
-    return {
-        **_asked_for(run, digest),
-        **_learned(final, values, digest, model),
-        **_placed(run, values, trace, digest, model),
-        **_gradients(run, digest),
-        **_times(run, trace, digest, final.get("flops_per_step", 0)),
-        **_machine(run, trace),
-        "run_dir": str(run.run_dir),
-    }
-
-
-def _final(run: Run, values: dict[str, dict[str, Any]], digest: Digest) -> dict[str, Any]:
-    """What the task that measured the model at the end says of it."""
-    losses, metric = digest.losses.values, f"test_{workloads.load(run.spec).metric_name}"
-    last = float(losses[-1]) if len(losses) else None
-    final = (v for v in values.values() if any(name.startswith("test_") for name in v))
-    return next(final, {"final_loss": last, metric: None})
-
-
-def _asked_for(run: Run, digest: Digest) -> dict[str, Any]:
-    """`replicas` compute, each a share of the batch; they live in so many `workers`, which are
-    processes. `all_reduce` is as the plan says.
-
-    `stopped`: whether the run was stopped; it took `steps_done` steps, with so many `examples`. In
-    float16, by task: the `loss_scale` at the end, how many gradients were not used because of
-    `overflows`, and the mean share of `zeros` in the others (see `precision.py`).
-    """
-    spec, examples, where = run.spec, digest.losses.examples, run.spec.resume
+    workload, reasons = workloads.load(spec), {reason.what: reason for reason in run.plan.reasons}
+    model = workload.sketch_in(spec.framework, spec.precision)
+    examples, losses, rate = digest.losses.examples, digest.losses.values, digest.losses.rate()
+    # of the task that measured the model at the end
+    usual = {"final_loss": float(losses[-1]) if len(losses) else None}
+    usual |= {f"test_{workload.metric_name}": None}
+    measured = (v for v in values.values() if any(name.startswith("test_") for name in v))
+    final: dict[str, Any] = next(measured, usual)
+    flops = final.get("flops_per_step", 0)
+    mfu, mfu_why = utilization(run, flops / spec.batch * (rate or 0))
+    resumed = {"step": run.plan.resumed_from, "run_dir": str(spec.resume)}
+    given = run.trace.all(Metric, name="taken_over")
+    seconds = measures.seconds_to(trace)
+    links = {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}
     return {
         "strategy": spec.strategy,
         "framework": spec.framework,
         "workload": spec.workload,
-        "all_reduce": _reason(run, "all-reduce").choice,
+        "all_reduce": reasons["all-reduce"].choice,
         "hosts": spec.hosts,
         "replicas": spec.shares,
         "workers": spec.workers,
@@ -70,58 +81,23 @@ def _asked_for(run: Run, digest: Digest) -> dict[str, Any]:
         "stopped": run.state == "stopped",
         "steps_done": digest.steps_done,
         "examples": int(examples[-1]) if len(examples) else 0,
-        "resumed_from": {"step": run.plan.resumed_from, "run_dir": str(where)} if where else {},
+        "resumed_from": resumed if spec.resume else {},
         "global_batch": spec.batch,
         "optimizer": spec.optimizer,
         "precision": spec.precision,
         **_float16(run),
-    }
-
-
-def _learned(
-    final: dict[str, Any], values: dict[str, dict[str, Any]], digest: Digest, model: Sketch | None
-) -> dict[str, Any]:
-    """`parameter_digest` maps each task to a hash of the parameters it ended with: equal digests
-    are equal to the last bit. `flops_per_step`: of the model, for a global batch (see
-    `training_flops`). `diverged`: None, or why it trained nothing any more, see `Digest`.
-    """
-    return {
         "parameters": final.get("parameters") or (model.parameters if model else None),
-        "flops_per_step": final.get("flops_per_step", 0),
+        "flops_per_step": flops,
         "final_loss": final["final_loss"],
         **{name: value for name, value in final.items() if name.startswith("test_")},
         "diverged": digest.diverged or None,
         "sample": final.get("sample"),
         "parameter_digest": {task: v["digest"] for task, v in values.items() if "digest" in v},
-    }
-
-
-def _placed(
-    run: Run, values: dict[str, dict[str, Any]], trace: Trace, digest: Digest, model: Sketch | None
-) -> dict[str, Any]:
-    """`variables_on`: bytes of parameters by the device that the runtime names;
-    `optimizer_state_on`: those of the optimizer's state. `memory`: bytes by task and kind, see
-    `record/measures.py`; `memory_formula`: what the strategy's formula says.
-    """
-    spec, strategy = run.spec, catalog.find(run.spec.strategy)
-    return {
         "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
         "variables_on": _by_device(values, "variables_on"),
         "optimizer_state_on": _by_device(values, "optimizer_state_on"),
         "memory": {task: digest.memory[task] for task in spec.tasks if task in digest.memory},
-        "memory_formula": strategy.foretold(spec, model) if model else {},
-    }
-
-
-def _gradients(run: Run, digest: Digest) -> dict[str, Any]:
-    """`staleness`: how many updates had how many others between their read and their write.
-    `ledger`: see `record/ledger.py`. `restarts`: how often tasks were started again after a
-    failure; `steps_again`: how many steps were done again for that reason, which count once in all
-    figures; `tasks_lost`: those that the run went on without, and `taken_over`: which pieces of
-    batches that they had taken were given to whom.
-    """
-    given = run.trace.all(Metric, name="taken_over")
-    return {
+        "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
         "ledger": ledger(run.trace).as_dict(),
@@ -131,53 +107,23 @@ def _gradients(run: Run, digest: Digest) -> dict[str, Any]:
         "taken_over": [
             {"step": m.step, "from": f"worker:{m.value:.0f}", "to": m.task} for m in given
         ],
-    }
-
-
-def _times(run: Run, trace: Trace, digest: Digest, flops: float) -> dict[str, Any]:
-    """`seconds` are counted from `start`; `examples_per_second` leaves out the first step, which
-    compiles. `idle_share`: the part of the time from a task's first phase to its last in which it
-    waited for others. (A race and the boards count it from the start of the clock, which leaves out
-    the first step.) `exchange_ms`: of a step, how many milliseconds of exchange were `hidden`
-    behind computing, and how many were `exposed`. `mfu` and `mfu_why`: see `utilization`. `faults`:
-    what was done to the run, and when.
-    """
-    rate, seconds = digest.losses.rate(), measures.seconds_to(trace)
-    mfu, why = utilization(run, flops / run.spec.batch * (rate or 0))
-    return {
         "idle_share": {task: round(share, 4) for task, share in measures.idle_share(trace).items()},
         "exchange_ms": measures.exchange_ms(trace),
         "seconds": {n: round(s, 4) if math.isfinite(s) else None for n, s in seconds.items()},
         "examples_per_second": round(rate, 1) if rate else None,
         "mfu": mfu,
-        "mfu_why": why,
-        "device_ms": run.spec.device_ms,
-        "jitter": run.spec.jitter,
+        "mfu_why": mfu_why,
+        "device_ms": spec.device_ms,
+        "jitter": spec.jitter,
         "faults": _faults(run),
-    }
-
-
-def _machine(run: Run, trace: Trace) -> dict[str, Any]:
-    """`wire_bytes_per_step`: what each task and each host `sent` and `received` in a step, counted
-    by the kernel; on a Ray cluster, to and from other nodes. None where there are no hosts or nodes
-    whose traffic it could count. A packet has 66 bytes of headers, and up to 64 KB of the
-    frameworks' bytes. `examples_read`, with `record_examples`: how many examples of each epoch were
-    read, how many of these more than once, and how many never.
-    """
-    spec = run.spec
-    links = {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}
-    return {
         "reality": run.reality.word,
         "network": run.plan.network,
-        "network_why": _reason(run, "network").why,
+        "network_why": reasons["network"].why,
         "link": links if spec.link else None,
         "wire_bytes_per_step": measures.wire_bytes_per_step(trace) or None,
         "examples_read": _examples_read(run) if spec.record_examples else {},
+        "run_dir": str(run.run_dir),
     }
-
-
-def _reason(run: Run, what: str) -> Reason:
-    return next(reason for reason in run.plan.reasons if reason.what == what)
 
 
 def _faults(run: Run) -> list[str]:
@@ -190,14 +136,16 @@ def _faults(run: Run) -> list[str]:
 
 
 def _float16(run: Run) -> dict[str, dict[str, float]]:
-    metrics: defaultdict[str, defaultdict[str, list[float]]]
-    metrics = defaultdict(lambda: defaultdict(list))
-    for metric in run.trace.all(Metric):
-        metrics[metric.name][metric.task].append(metric.value)
+    def by_task(name: str) -> dict[str, list[float]]:
+        values: dict[str, list[float]] = {}
+        for metric in run.trace.all(Metric, name=name):
+            values.setdefault(metric.task, []).append(metric.value)
+        return values
+
     return {
-        "loss_scale": {task: values[-1] for task, values in metrics["loss_scale"].items()},
-        "overflows": {task: int(sum(values)) for task, values in metrics["overflow"].items()},
-        "zeros": {task: round(mean(values), 4) for task, values in metrics["zeros"].items()},
+        "loss_scale": {task: values[-1] for task, values in by_task("loss_scale").items()},
+        "overflows": {task: int(sum(values)) for task, values in by_task("overflow").items()},
+        "zeros": {task: round(mean(values), 4) for task, values in by_task("zeros").items()},
     }
 
 
@@ -239,7 +187,7 @@ def utilization(run: Run, flops: float) -> tuple[float | None, str]:
 
 
 def _by_device(values: dict[str, dict[str, Any]], what: str) -> dict[str, int]:
-    """What tasks report of their devices, by the devices of the whole cluster."""
+    """The figures that tasks report of their devices, by the devices of the whole cluster."""
     by_task = {task: value.get(what, {}) for task, value in values.items()}
     return {_device(task, d): n for task, devices in by_task.items() for d, n in devices.items()}
 

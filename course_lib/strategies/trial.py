@@ -24,8 +24,8 @@ MADE_OF: WeakKeyDictionary[Workload, str] = WeakKeyDictionary()
 
 
 def sketch(spec: RunSpec) -> Sketch:
-    """What is known of the model of a run; a learner's own is tried once in each framework and
-    precision, and again once it is made of something else.
+    """Return what is known of the model of a run; a learner's own is tried once in each framework
+    and precision, and again once it is made of something else.
 
     Raises `SpecError` that says what is wrong with it.
     """
@@ -37,14 +37,14 @@ def sketch(spec: RunSpec) -> Sketch:
             MADE_OF[workload] = made_of
     known = workload.sketch_in(spec.framework, spec.precision)
     if known is None:
-        known = workload.sketches[spec.framework, spec.precision] = _tried(spec)
+        known = workload.sketches[spec.framework, spec.precision] = tried(spec)
     return known
 
 
 def reasons(
     spec: RunSpec, model: Sketch, device: str, servers: bool, divided: bool
 ) -> list[Reason]:
-    """What a plan says of a model that is trained on a `device` (cpu or gpu), with parameter
+    """The reasons in the plan of a model that is trained on a `device` (cpu or gpu), with parameter
     `servers` or without, by batches that are `divided` or not. Raises `SpecError` if it cannot be
     trained there, and warns if its loss is no mean over the examples that are divided.
     """
@@ -63,15 +63,11 @@ def reasons(
     return [Reason("model", f"{model.parameters:,} parameters", each) for each in said]
 
 
-def pieces(spec: RunSpec) -> None:
-    """Try a learner's own model in pieces, on as many workers as the run has.
+def tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
+    """Try a learner's own model, or (`pieces`) its pieces on so many workers.
 
-    Raises `SpecError` that says what changes.
+    Raises `SpecError` that says what is wrong with it.
     """
-    _tried(spec, "pieces", spec.workers)
-
-
-def _tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
     same: dict[str, Any] = {
         name: getattr(spec, name) for name in ("framework", "workload", "precision", "seed")
     }

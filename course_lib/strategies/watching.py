@@ -10,7 +10,7 @@ from statistics import fmean
 
 from course_lib.cluster.task import Task
 from course_lib.record.events import Update, clock
-from course_lib.strategies.memory import record
+from course_lib.strategies.steps import record
 
 MOMENT = 20e-6  # seconds; less computing than that, such as before an update, is no phase
 

@@ -157,11 +157,6 @@ def test_a_tpu_that_is_not_there_is_emulated_when_that_is_asked_for(
     [
         ("mirrored --all-reduce nccl", "Take hierarchical_copy or reduction_to_one_device"),
         ("mirrored --framework torch --all-reduce nccl", "Leave it out for gloo."),
-        ("multi_worker_mirrored --all-reduce nccl", "Leave it out for TensorFlow's ring"),
-        (
-            "multi_worker_mirrored --framework torch --all-reduce nccl",
-            "all_reduce of ours",
-        ),
     ],
 )
 def test_whoever_asks_for_nccl_without_gpus_is_told_why_not_and_what_instead(

@@ -15,7 +15,7 @@ from course_lib.errors import SpecError
 from course_lib.record.events import Lifecycle, Phase
 from course_lib.record.measures import step_spans
 from course_lib.record.saved import SavedRun
-from course_lib.spec.jitter import Jitter
+from course_lib.spec.fields import Jitter
 from course_lib.widgets import Timeline
 from tests.helpers import compares_times, of_times, until
 

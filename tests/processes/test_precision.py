@@ -12,7 +12,7 @@ from course_lib import Run, Workload, start
 from course_lib.errors import SpecError
 from course_lib.record.events import Metric, Update
 from course_lib.strategies import catalog
-from course_lib.strategies.precision import START
+from course_lib.strategies.optimizers import START
 from tests.helpers import losses, losses_of
 from tests.own_models import LARGEST, keras_mlp, torch_mlp
 

@@ -242,16 +242,6 @@ def test_a_framework_that_is_not_installed_is_unavailable_with_its_cure(
     assert all(f"pip install {row['framework']}" in row["cure"] for row in rows)
 
 
-def test_nccl_need_not_be_asked_for_where_it_can_work() -> None:
-    """On a laptop it is unavailable: see test_every_row."""
-    spec = RunSpec(workers=2, framework="torch", all_reduce="nccl")
-    check = catalog.find("multi_worker_mirrored").check
-    ((field, why),) = check(spec, SERVER)
-    assert field == "all_reduce" and "NCCL" in why
-    with pytest.raises(Unavailable, match="nccl"):
-        list(check(spec, LAPTOP))
-
-
 def test_rows_say_what_is_real_on_this_machine() -> None:
     laptop = {(row["strategy"], row["framework"]): row for row in catalog.rows(LAPTOP)}
     server = {(row["strategy"], row["framework"]): row for row in catalog.rows(SERVER)}

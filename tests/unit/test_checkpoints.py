@@ -16,7 +16,7 @@ from course_lib.record import checkpoints
 from course_lib.record.rundir import Plan, RunDir
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import saving
-from course_lib.strategies.precision import LossScale
+from course_lib.strategies.optimizers import LossScale
 from course_lib.workloads import load, order
 from tests.helpers import examples_of, spec_for
 
@@ -282,7 +282,7 @@ def test_a_directory_without_a_usable_checkpoint_is_refused(tmp_path: Path) -> N
     with pytest.raises(SpecError, match="there is no run"):
         saving.resumed(spec_of(resume=tmp_path / "nowhere"), Plan())
     for odd in ("~nobody-of-this-name/run", "x" * 300):
-        with pytest.raises(SpecError, match=r"no run|the directory"):
+        with pytest.raises(SpecError, match=r"no run|a directory"):
             saving.resumed(spec_of(resume=odd), Plan())
     earlier = run_with(tmp_path / "run", spec_of())
     with pytest.raises(SpecError, match="checkpoint_every"):

@@ -38,8 +38,7 @@ from course_lib.course.instructors import exercise_text
 from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.record.rundir import create
 from course_lib.spec.faults import Fault
-from course_lib.spec.fields import Link
-from course_lib.spec.jitter import Jitter
+from course_lib.spec.fields import Jitter, Link
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import catalog
 from tests.helpers import JSON, fuzzed
@@ -386,7 +385,7 @@ def test_a_fault_is_read_and_written_again_or_refused(text: Any) -> None:
     try:
         fault = Fault.of(text)
         assert Fault.of(str(fault)) == fault
-        fault.planned(RunSpec(hosts=2, ps=1))
+        RunSpec(hosts=2, ps=1).check_fault(fault)
     except SpecError as error:
         assert error.field == "faults"
         assert_named(error)

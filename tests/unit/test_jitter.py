@@ -13,7 +13,7 @@ from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
 from course_lib.racing.entrants import parse_entrant
 from course_lib.record.rundir import RunDir
-from course_lib.spec.jitter import STEADY, Jitter
+from course_lib.spec.fields import STEADY, Jitter
 from course_lib.spec.run_spec import RunSpec
 from tests.helpers import judged, spec_for
 

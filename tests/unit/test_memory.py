@@ -8,7 +8,8 @@ from course_lib import workloads
 from course_lib.record import measures
 from course_lib.record.events import Metric
 from course_lib.strategies import catalog
-from course_lib.strategies.memory import Census, per_example
+from course_lib.strategies.steps import Census
+from course_lib.strategies.strategy import per_example
 from course_lib.workloads.layers import Sketch
 from tests.helpers import spec_for
 from tests.unit.test_steps import toy
@@ -29,7 +30,7 @@ def foretold(strategy: str, framework: str = "torch", **fields: Any) -> measures
 
 def test_what_is_noted_in_the_first_step_is_recorded_at_its_peak_and_later_steps_are_not() -> None:
     step, events = toy()
-    step.held = lambda: {"parameters": 40, "buffers": 3}  # type: ignore[method-assign]
+    step.memory = lambda: {"parameters": 40, "buffers": 3}  # type: ignore[method-assign]
     while step.begin():
         for activations, exchange in [(5, 7), (9, 2), (100 * step.number, 1)]:
             step.census.note(activations=activations, exchange=exchange)

@@ -38,7 +38,7 @@ from course_lib.record.events import Lifecycle, Phase, Traffic
 from course_lib.record.rundir import Reason, RunFacts
 from course_lib.record.trace import Trace
 from course_lib.spec.fields import Link
-from course_lib.spec.run_spec import RunSpec, parse_item
+from course_lib.spec.run_spec import RunSpec
 from tests.helpers import judged
 from tests.made_up import LAPTOP
 from tests.screens import refusals, says
@@ -160,12 +160,12 @@ def test_what_cannot_be_is_named_with_what_can() -> None:
         lambda: RunSpec(placement={"worker:0": -1}),
         lambda: RunSpec(hosts=2).check_host(7),
         lambda: RunSpec(hosts=2).check_host("host:7"),
-        lambda: parse_item("link", "x=1"),
-        lambda: parse_item("link", "1="),
-        lambda: parse_item("link", "1=,,"),
-        lambda: parse_item("link", "1=5,0,0,0"),
-        lambda: parse_item("link", "1=5,0,1"),
-        lambda: parse_item("link", "1=0"),
+        lambda: RunSpec(link=["x=1"]),
+        lambda: RunSpec(link=["1="]),
+        lambda: RunSpec(link=["1=,,"]),
+        lambda: RunSpec(link=["1=5,0,0,0"]),
+        lambda: RunSpec(link=["1=5,0,1"]),
+        lambda: RunSpec(link=["1=0"]),
     )
     says("network", "links and hosts", text)
 
@@ -181,7 +181,7 @@ def test_what_cannot_be_is_named_with_what_can() -> None:
     ],
 )
 def test_a_slow_rack_as_the_command_line_writes_it(text: str, link: Link) -> None:
-    assert parse_item("link", text) == (1 if "=" in text else "*", link)
+    assert RunSpec(link=[text]).link == {1 if "=" in text else "*": link}
 
 
 # --- links that only our own exchange keeps to ---

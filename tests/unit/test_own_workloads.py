@@ -332,7 +332,7 @@ def test_a_model_is_tried_again_once_a_value_that_its_builder_uses_has_changed(
         tried.append(names["build"]().width)
         return Sketch(parameters=tried[-1])
 
-    monkeypatch.setattr(trial, "_tried", trial_of)
+    monkeypatch.setattr(trial, "tried", trial_of)
     spec = RunSpec(workload=own(torch=names["build"]), framework="torch")
     assert [trial.sketch(spec).parameters for _ in range(3)] == [32, 32, 32]
     names["width"] = 512

@@ -10,7 +10,7 @@ import pytest
 from course_lib import RunSpec
 from course_lib.errors import LockstepError
 from course_lib.record.events import Metric, Update
-from course_lib.strategies.precision import GROWS_AFTER, START, LossScale
+from course_lib.strategies.optimizers import GROWS_AFTER, START, LossScale
 from tests.helpers import refused, spec_for
 from tests.unit.test_steps import toy
 

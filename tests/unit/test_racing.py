@@ -815,7 +815,7 @@ def test_an_entrant_on_the_command_line_is_a_name_with_fields_of_its_own() -> No
         "all_reduce": "ring",
         "workers": 2,
         "device_ms": 2.5,
-        "slow": {"worker:1": 3.0},
+        "slow": ["worker:1=3"],
         "label": "mine",
     }
     with pytest.raises(SpecError, match="field=value"):

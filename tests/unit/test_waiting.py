@@ -13,7 +13,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import Event, Lifecycle, Phase
 from course_lib.record.standstill import SILENT, SOON, Snapshot, Standstill
 from course_lib.record.trace import Trace
-from course_lib.spec.jitter import Jitter
+from course_lib.spec.fields import Jitter
 from course_lib.spec.run_spec import RunSpec
 from tests.screens import says
 

@@ -4,14 +4,16 @@ from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import NATIVE, REDUCTIONS
-from course_lib.strategies.memory import Memory, on_workers, share_of
 from course_lib.strategies.strategy import (
     PROCESSES,
     Measured,
+    Memory,
     Refusals,
     Standing,
     Strategy,
     no_all_reduce,
+    on_workers,
+    share_of,
 )
 from course_lib.workloads.layers import Sketch
 
@@ -30,7 +32,6 @@ ONE_DEVICE = Strategy(
         ("tensorflow", "torch"),
         Measured("one real process, on the CPU", "one real process, on a GPU", at_least=1),
     ),
-    order=10,
     default_workers=1,
     max_workers=1,
     all_reduce=no_all_reduce("One device has nobody to reduce with."),
@@ -38,8 +39,8 @@ ONE_DEVICE = Strategy(
 
 
 def reduction(spec: RunSpec) -> str:
-    """How TensorFlow's replicas reduce: as the spec says, else by hierarchical copy, where that is
-    right.
+    """The way in which TensorFlow's replicas reduce: as the spec says, else by hierarchical copy,
+    where that is right.
     """
     usual = "reduction_to_one_device" if spec.replicas % 2 else "hierarchical_copy"
     return usual if spec.all_reduce == NATIVE else spec.all_reduce
@@ -79,28 +80,24 @@ def _mirrored_all_reduce(spec: RunSpec, model: Sketch) -> Reason | None:
 
 MIRRORED = Strategy(
     name="mirrored",
-    summary="Every device of one machine has a full copy of the model; their gradients are "
-    "averaged in each step, so the copies stay equal.",
+    summary="Every device of a machine has a copy of the model; their gradients are averaged.",
     variables="a copy on every device",
     gradients="each device, from its share of the batch",
     update="every device, to its own copy, with the same average",
     waits="every device for all others, in each step",
     wire="nothing leaves the machine; the busiest device moves (n-1) S each way "
     "(reduction_to_one_device), n/2 S (hierarchical_copy) or 2(n-1)/n S (nccl)",
-    use="synchronous data parallelism over the GPUs of one machine: the usual first step beyond "
-    "one device",
+    use="data parallelism over the GPUs of one machine: the usual first step beyond one device",
     limits="one machine; the slowest device sets the pace; the model must fit on every device",
     source="https://www.tensorflow.org/api_docs/python/tf/distribute/MirroredStrategy",
     measured={
         "tensorflow": Measured(
-            "one real process; real replicas on logical CPU devices, which share its cores; "
-            "nccl would need two GPUs",
+            "one real process; replicas on logical CPU devices, which share its cores",
             "one real process; replicas on up to {gpus} GPUs, joined by NCCL if you ask for it",
         ),
         "torch": PROCESSES["torch"],
     },
     check=_check_mirrored,
-    order=20,
     one_process=("tensorflow",),
     one_host="mirrored is for the devices of one machine",
     all_reduce=_mirrored_all_reduce,
@@ -147,24 +144,20 @@ def _tpu_all_reduce(spec: RunSpec, model: Sketch) -> Reason:
 
 TPU = Strategy(
     name="tpu",
-    summary="Every core of a TPU has a full copy of the model and runs the same program, compiled "
-    "by XLA; the cores average their gradients.",
+    summary="Every core of a TPU has a copy of the model, and runs it as XLA has compiled it.",
     variables="a copy on every core",
     gradients="each core, from its share of the batch, multiplying in bfloat16",
     update="every core, to its own copy, with the same average",
     waits="every core for all others, in each step",
-    wire="nothing leaves the process; 2(n-1)/n S sent by each core over the TPU's own links "
-    "(emulated: (n-1) S to one device and back)",
+    wire="2(n-1)/n S sent by each core over the TPU's links (emulated: (n-1) S there and back)",
     use="large dense models whose shapes never change",
-    limits="everything must compile with XLA: fixed shapes, no Python inside a step; bfloat16 "
-    "keeps 8 significant bits",
+    limits="all must compile with XLA: fixed shapes, no Python in a step; bfloat16 keeps 8 bits",
     source="https://www.tensorflow.org/guide/tpu",
     jobs={"tensorflow": ("worker",), "torch": ()},
     measured={"tensorflow": Measured("one real process, a replica on each core of the TPU")},
     absent=_no_tpu,
     check=_check_tpu,
     fits=_fits_tpu,
-    order=30,
     default_precision="bfloat16",
     one_process=("tensorflow",),
     all_reduce=_tpu_all_reduce,
@@ -188,34 +181,25 @@ def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
 
 CENTRAL_STORAGE = Strategy(
     name="central_storage",
-    summary="The variables live once, on the host; every device of the machine fetches them, and "
-    "the host applies the average of the gradients.",
+    summary="The variables live once, on the host, which applies the mean of all gradients.",
     variables="once, on the host (CPU)",
     gradients="each device, from its share of the batch",
     update="the host, once a step, with the average",
     waits="the host for all devices, and every device for the host's update, in each step",
-    wire="nothing leaves the machine; n S of variables from the host to the devices, and n S of "
-    "gradients back",
+    wire="nothing leaves the machine; n S of variables to the devices, n S of gradients back",
     use="models whose variables do not fit on a device, such as large embeddings, on one machine",
     limits="all passes through the host's memory; one machine; the slowest device sets the pace",
     source="https://www.tensorflow.org/api_docs/python/tf/distribute/experimental/CentralStorageStrategy",
     measured={
         "tensorflow": Measured(
-            "one real process; variables on one logical CPU device, real replicas on others, "
-            "which share its cores",
-            "one real process; variables on the CPU, real replicas on up to {gpus} GPUs",
+            "one real process; variables on one logical CPU device, replicas on others",
+            "one real process; variables on the CPU, replicas on up to {gpus} GPUs",
             at_least=1,
         ),
-        "torch": Measured(
-            "real processes, a replica in each; variables and gradients in memory that all of "
-            "them share"
-        ),
+        "torch": Measured("real processes; variables and gradients in memory that all share"),
     },
-    order=50,
     one_process=("tensorflow",),
     one_host="the parameters of central_storage lie in memory that all its workers share",
     memory=_central_memory,
-    all_reduce=no_all_reduce(
-        "Gradients meet in the host's memory, where they are averaged and applied once."
-    ),
+    all_reduce=no_all_reduce("Gradients meet in the host's memory, where they are averaged."),
 )

@@ -7,8 +7,16 @@ from functools import partial
 
 from course_lib.hardware import Machine
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.memory import Memory, on_workers, share_of
-from course_lib.strategies.strategy import Measured, Refusals, Strategy, batch_of, no_all_reduce
+from course_lib.strategies.strategy import (
+    Measured,
+    Memory,
+    Refusals,
+    Strategy,
+    batch_of,
+    no_all_reduce,
+    on_workers,
+    share_of,
+)
 from course_lib.workloads.layers import Sketch
 
 
@@ -44,9 +52,7 @@ _STRATEGY = partial(
         "tensorflow": Measured("real processes; gRPC between TensorFlow's servers"),
         "torch": Measured("real processes; sockets between workers and parameter servers"),
     },
-    all_reduce=no_all_reduce(
-        "Gradients go to the parameter servers and parameters come back; nobody all-reduces."
-    ),
+    all_reduce=no_all_reduce("Gradients go to the parameter servers; parameters come back."),
     memory=partial(_memory, lambda spec: 1),
     check=_check_half,
 )
@@ -57,25 +63,21 @@ _REVISITED = "Chen et al., Revisiting Distributed Synchronous SGD, 2016 (arXiv:1
 def _check_parts(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse a part of the data for each worker: nobody owns a share."""
     if spec.sampler == "per_worker":
-        why = "whoever is free takes the next share, so no worker has a part of its own"
-        yield "sampler", f"{why}; sync_parameter_server has"
+        yield "sampler", "whoever is free takes the next share: leave it out"
     yield from _check_half(spec, machine)
 
 
 PARAMETER_SERVER = _STRATEGY(
     name="parameter_server",
-    summary="Workers pull the variables from parameter servers and push gradients back, which are "
-    "applied as they come (asynchronous SGD).",
+    summary="Parameter servers apply the gradients of workers as they come (asynchronous SGD).",
     gradients="each worker, from a share of a batch: whoever is free takes the next one",
     update="the parameter server, with each gradient as it comes",
     waits="nobody",
     use="models too large for a machine's memory, such as big embeddings; workers of unequal speed",
-    limits="gradients are stale: by close to n-1 updates if computing is nearly all of a step, "
-    "less otherwise; the parameter servers' network carries all; Keras 3's fit cannot do it",
+    limits="gradients are stale, by up to about n-1 updates; the servers' network carries all",
     source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014",
     check=_check_parts,
     jobs=_BOTH,
-    order=90,
     recovers="alone",
     default_workers=3,
     asynchronous=True,
@@ -84,25 +86,21 @@ PARAMETER_SERVER = _STRATEGY(
 
 SYNC_PARAMETER_SERVER = _STRATEGY(
     name="sync_parameter_server",
-    summary="Workers pull the variables from parameter servers, which wait for a gradient from "
-    "every worker and apply their mean, once a step.",
+    summary="Parameter servers wait for a gradient from every worker, and apply their mean.",
     gradients="each worker, from its share of the batch",
     update="the parameter server, with the mean of all workers' gradients",
     waits="every worker for all others, in each step",
     use="as an all-reduce would, where variables are to live on machines of their own",
-    limits="the slowest worker sets the pace; the parameter servers' network carries everything; "
-    "TensorFlow 2 has none, this one is ours",
+    limits="the slowest worker sets the pace; the parameter servers' network carries everything",
     source=_REVISITED,
     jobs=_BOTH,
-    order=100,
     default_workers=3,
     memory=partial(_memory, lambda spec: spec.workers),
 )
 
 STALE_SYNCHRONOUS = _STRATEGY(
     name="stale_synchronous",
-    summary="Parameter servers apply gradients as they come, but no worker begins a step while it "
-    "is too far ahead of the slowest.",
+    summary="Gradients are applied as they come, but no worker gets too far ahead of the slowest.",
     gradients="each worker, from its share of the batch",
     update="the parameter server, with each gradient as it comes",
     waits="a worker that is more than staleness_bound steps ahead of the slowest, for that one",
@@ -110,7 +108,6 @@ STALE_SYNCHRONOUS = _STRATEGY(
     limits="an always slow worker sets the pace; staleness up to (n-1)(2 staleness_bound + 1)",
     source="Ho et al., More Effective Distributed ML via a Stale Synchronous Parallel Parameter "
     "Server, NIPS 2013",
-    order=110,
     recovers="alone",
     asynchronous=True,
     takes=("staleness_bound",),
@@ -129,17 +126,14 @@ def _check_backups(spec: RunSpec, machine: Machine) -> Refusals:
 
 BACKUP_WORKERS = _STRATEGY(
     name="backup_workers",
-    summary="Synchronous training with spare workers: the first (workers - backups) gradients of a "
-    "step make the update, the rest are dropped.",
+    summary="The first (workers - backups) gradients of a step are its update; others are dropped.",
     gradients="each worker, from a share of the batch; (workers - backups) shares are all of it",
     update="the parameter server, with the mean of a step's first (workers - backups) gradients",
-    waits="every worker for the first (workers - backups), in each step; the slowest `backups` are "
-    "not waited for",
+    waits="every worker for the first (workers - backups) in each step, and not for the others",
     use="synchronous training on many machines, of which some are slow at any time",
     limits="what the backups compute is thrown away; the parameter servers' network carries all",
     source=_REVISITED,
     check=_check_backups,
-    order=120,
     recovers="alone",
     default_batch=lambda spec: batch_of(
         spec.workers, max(1, spec.workers - spec.backups) * spec.accumulate

@@ -258,7 +258,7 @@ class Optimizer(optimizers.Optimizer):
     def at(self, step: Any, updates: Any) -> tuple[Any, list[Any]]:
         """The learning rate of a step and the corrections after so many `updates`, for `apply`."""
         rate = float(self.rates[0])
-        if not self.constant:
+        if self.spec.warmup_steps:
             rate = tf.gather(tf.constant(self.rates, tf.float32), step)
         return rate, self.corrections(tf.cast(updates + 1, tf.float32), tf.math.expm1)
 

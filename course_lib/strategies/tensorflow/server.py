@@ -36,7 +36,7 @@ from course_lib.cluster.task import Task
 from course_lib.record.events import Phase, Read, Update, clock
 from course_lib.record.rundir import folder_name
 from course_lib.strategies import saving
-from course_lib.strategies.memory import record
+from course_lib.strategies.steps import record
 from course_lib.strategies.tensorflow import models, steps
 from course_lib.strategies.tensorflow.models import bytes_of
 from course_lib.strategies.tensorflow.steps import KerasStep, bytes_on, pack, unpack
@@ -197,7 +197,7 @@ class ServersStep(KerasStep):
         self.kept = {f"other {i} of 0": each for i, each in every if not models.is_seed(each)}
         with tf.device(self.shards[0].values.device):
             self.others = {name: tf.Variable(each.numpy()) for name, each in self.kept.items()}
-        saving.restore(self)
+        self.restore()
 
     def cut(self, tensors: Sequence[Any]) -> Any:
         """The piece of each shard, of tensors that are shaped like the model's variables."""

@@ -12,7 +12,7 @@ from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.memory import per_example
+from course_lib.strategies.strategy import per_example
 from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.models import gradient, needed
 from course_lib.strategies.tensorflow.steps import use

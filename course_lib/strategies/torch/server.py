@@ -45,7 +45,7 @@ class Servers:
         whole = catalog.carries_over(step.spec.strategy)
         self.saves = whole and step.first
         if whole:
-            saving.restore(step)
+            step.restore()
             step.optimizer.state.clear()  # the ps hold it
         # all parameters of the model, whose own are views of them, and the piece on each ps
         self.values = flat(step.parameters)

@@ -160,7 +160,7 @@ class Shard(TorchStep):
         super().__init__(task)
         self.together = catalog.carries_over(task.spec.strategy)
         if self.together:
-            saving.restore(self)
+            self.restore()
 
         def mine(whole: Iterable[torch.Tensor]) -> torch.Tensor:
             return flat(whole).tensor_split(task.spec.ps)[task.index].clone()
@@ -186,7 +186,7 @@ class Shard(TorchStep):
         self.losses: deque[tuple[float, float]] = deque(maxlen=counted)  # sum and count
         if not self.together:
             self.writers = [f"ps:{k}" for k in range(task.spec.ps)]
-            saving.restore(self)
+            self.restore()
         self.version, self._saved = self.updates, self.number
 
     @contextlib.contextmanager
@@ -252,7 +252,7 @@ class Shard(TorchStep):
         due = saving.due(self.spec, self.number + 1) and self.number > self._saved
         if due and not self.together:
             self._saved, self.updates, start = self.number, self.version, clock()
-            saving.save(self)
+            self.leave_checkpoint()
             self.task.record("checkpoint", self.number, start, clock())
 
     def save_state(self, part: Path) -> None:

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
-from course_lib.strategies.memory import per_example
+from course_lib.strategies.strategy import per_example
 from course_lib.strategies.torch import models
 from course_lib.strategies.torch.models import kept_for_backward, mixed, whole, wide
 from course_lib.strategies.torch.pipeline_parallel import parts_of
