@@ -25,10 +25,6 @@ back to the last checkpoint, which worker 0 saves for all.
 
 Source: Li et al., "PyTorch Distributed: Experiences on Accelerating Data Parallel Training", VLDB
 2020; Goyal et al., "Accurate, Large Minibatch SGD", 2017, for the learning rate.
-
-DDP calls a communication hook whenever the backward pass has filled a bucket. `adding_up` does what
-DDP does without one, or follows a schedule of ours, and records when each bucket's reduction began
-and ended. DDP checks its annotations, so these must not be strings.
 """
 
 from collections.abc import Callable
@@ -109,6 +105,9 @@ def worker(task: Task) -> dict[str, Any]:
 
 
 # --- the all-reduces, and the record of them ---
+# DDP calls a communication hook whenever the backward pass has filled a bucket. `adding_up` does
+# what DDP does without one, or follows a schedule of ours, and records when each bucket's reduction
+# began and ended. DDP checks its annotations, so these must not be strings.
 
 
 class LossAmongGradients(nn.Module):
