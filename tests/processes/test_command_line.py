@@ -25,7 +25,6 @@ from course_lib.commands import terminal as screen
 from course_lib.course.answers import ROOT
 from course_lib.record.events import to_line
 from course_lib.record.rundir import RunDir, RunFacts
-from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 from tests import made_up
 from tests.conftest import HOME, processes_of
@@ -227,10 +226,10 @@ def test_bad_input_ends_the_process_with_exit_code_2() -> None:
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
     nothing = dict.fromkeys(("workers", "backups", "slow", "link"))
     assert screen.fields(nothing) == {}
-    assert screen.fields({**nothing, "link": ["9"]}) == {"link": {"*": Link(mbit=9)}}
+    assert screen.fields({**nothing, "link": ["9"]}) == {"link": ["9"]}
     assert screen.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {
         "backups": 1,
-        "slow": {"worker:1": 3.0},
+        "slow": {"worker:1": "3"},
     }
 
 
