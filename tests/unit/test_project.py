@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,28 @@ def test_imports_run_one_way(path: Path) -> None:
         assert LEVEL[other] <= LEVEL[room], f"{room} must not import {other}"
     if room == "widgets":
         assert imports_of(path) <= WIDGETS_MAY
+
+
+def files_imported(module: str, modules: Mapping[str, Path]) -> set[str]:
+    """The files of course_lib that a file imports, at any depth of its code."""
+    imported = set[str]()
+    for node in ast.walk(ast.parse(modules[module].read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+            imported |= {name if name in modules else node.module for name in names}
+        elif isinstance(node, ast.Import):
+            imported |= {alias.name for alias in node.names}
+    return imported & modules.keys() - {module}
+
+
+def test_no_files_import_each_other_in_a_circle() -> None:
+    paths = {path.relative_to(ROOT).with_suffix(""): path for path in LIB.rglob("*.py")}
+    modules = {".".join(name.parts).removesuffix(".__init__"): at for name, at in paths.items()}
+    left = {module: files_imported(module, modules) for module in modules}
+    while free := [module for module, imported in left.items() if not imported & left.keys()]:
+        for module in free:
+            del left[module]
+    assert not left, f"circles among {', '.join(sorted(left))}"
 
 
 def test_only_the_spec_and_the_choice_of_an_engine_ask_which_one_runs() -> None:
