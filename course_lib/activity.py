@@ -43,11 +43,11 @@ def sentence(does: Mapping[str, Activity], cures: bool = False) -> str:
     for task, doing in does.items():
         alike.setdefault(doing._replace(step=-1), []).append(task)  # one may be a step ahead
     waits = [doing for doing in alike if doing.awaits]
-    held = [d for d, tasks in alike.items() if waits and {*tasks} == {*waits[0].awaits}]
+    waiting = [d for d, tasks in alike.items() if waits and {*tasks} == {*waits[0].awaits}]
     which = ""
-    if len(waits) == len(held) == 1:  # then whoever is waited for comes last
+    if len(waits) == len(waiting) == 1:  # then whoever is waited for comes last
         alike = {waits[0]: alike.pop(waits[0]), **alike}
-        which = f", which {_verb(held[0].phrase([], cures), len(alike.pop(held[0])))}"
+        which = f", which {_verb(waiting[0].phrase([], cures), len(alike.pop(waiting[0])))}"
     clauses = []
     for doing, tasks in alike.items():
         does_so = _verb(doing.phrase([does[task].step for task in tasks], cures), len(tasks))

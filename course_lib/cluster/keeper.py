@@ -48,11 +48,11 @@ def watch_over(lifeline: int | None, lost: Callable[[int], None]) -> None:
     """
     if sys.platform != "linux":
         return
-    held = pipes.hold(lifeline, signal.SIGCONT) if lifeline is not None else None
+    descriptor = pipes.hold(lifeline, signal.SIGCONT) if lifeline is not None else None
     pipes.release(lifeline)
     _adopt_orphans()
     if not (supervisor := os.fork()):
-        pipes.release(held)
+        pipes.release(descriptor)
         _adopt_orphans()
         return
     for polite in (signal.SIGHUP, signal.SIGTERM):  # to the whole group: the supervisor ends first

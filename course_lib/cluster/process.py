@@ -151,7 +151,7 @@ def _set_up(
     if Path(facts.cwd).is_dir():
         os.chdir(facts.cwd)
     if files.workload.exists():
-        Workload.found(files.workload)
+        Workload.load(files.workload)
     frameworks.prepare(task)
     program = files.programs()[task.job]
     return task, pkgutil.resolve_name(program) if isinstance(program, str) else program

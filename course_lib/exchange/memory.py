@@ -67,10 +67,10 @@ class Counters:
         self._counts[rank] = pieces
 
     def __getitem__(self, rank: int) -> int:
-        found = int(self._counts[rank])
+        count = int(self._counts[rank])
         with self._fence:  # a barrier: the writes after this line come after the read
             pass
-        return found
+        return count
 
 
 def _anonymous_file() -> int:

@@ -34,4 +34,4 @@ def names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
 def modules(package: str) -> list[ModuleType]:
     """The modules of a package, in order of name: whoever adds a file need not name it anywhere."""
     path = import_module(package).__path__
-    return [import_module(f"{package}.{found.name}") for found in pkgutil.iter_modules(path)]
+    return [import_module(f"{package}.{module.name}") for module in pkgutil.iter_modules(path)]

@@ -83,8 +83,8 @@ def line_up(
     asked = list(zip(_labels(parsed), parsed, strict=True))
     given = {name: value for name, value in common.items() if value is not None}
     if "workers" not in given:
-        told = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
-        workers = max(told or [catalog.find(name).default_workers for _, name, _ in parsed])
+        counts = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
+        workers = max(counts or [catalog.find(name).default_workers for _, name, _ in parsed])
         for _, name, own in parsed:
             if catalog.find(name).default_workers > 1 and not own.keys() & {"workers", "replicas"}:
                 own["workers"] = workers

@@ -299,9 +299,9 @@ def judge(
         times = "these times are those of the cores more than of the strategies"
         why = f"the cores were saturated, so {times}: {why}"
         advice = _advice(machine, share / limit, share, device_ms, step, workers)
-    said = f"{'Fair' if fair else 'NOT FAIR'}: {why}."
+    verdict = f"{'Fair' if fair else 'NOT FAIR'}: {why}."
     counted = () if machine.cores is None else (machine.busy, machine.ours)
-    return Fairness(fair, said, advice, lost, *counted)
+    return Fairness(fair, verdict, advice, lost, *counted)
 
 
 def _least(*bounds: float | None) -> float | None:

@@ -156,8 +156,8 @@ def endless(
     """
     inside = {task: beat for task, beat in now.items() if beat.number}
     for call in inside.values():
-        if found := _different(call, calls):
-            return found
+        if mismatch := _different(call, calls):
+            return mismatch
     tasks = dict(enumerate(now))
     tasks |= {call.rank: task for task, kept in calls.items() for call in kept}
     waits = {task: _missing(call, tasks, calls, over) for task, call in inside.items()}

@@ -243,9 +243,9 @@ class Digest:
             wider = ", or precision=bfloat16" if self.spec.precision == "float16" else ""
             return f"{became}: lower learning_rate{wider}."
         count = self._gradients if self.spec.loss_scale != "dynamic" else 0
-        for name, said in USELESS.items():
+        for name, words in USELESS.items():
             if ENOUGH <= count == self._useless[name]:
-                return f"All {count} gradients so far {said}."
+                return f"All {count} gradients so far {words}."
         return ""
 
     @property

@@ -35,15 +35,15 @@ Key = tuple[str, int]
 
 
 class Ledger(NamedTuple):
-    """The numbers of gradients `computed`, `applied` and `dropped`, the last by reason. `again`: of
-    updates made once more, after the run went back to a checkpoint: what the first ones
-    had changed is not in the model. `wrong`: what does not add up, in words.
+    """The numbers of gradients `computed`, `applied` and `dropped`, the last by reason. `repeated`:
+    of updates made once more, after the run went back to a checkpoint: what the first ones had
+    changed is not in the model. `wrong`: what does not add up, in words.
     """
 
     computed: int
     applied: int
     dropped: dict[str, int]
-    again: int
+    repeated: int
     wrong: tuple[str, ...]
 
     @property
@@ -146,10 +146,10 @@ def ledger(trace: Trace) -> Ledger:
 
 
 def _places(trace: Trace) -> list[_Place]:
-    found: dict[tuple[str, str, str], list[Update]] = defaultdict(list)
+    updates: dict[tuple[str, str, str], list[Update]] = defaultdict(list)
     for u in trace.all(Update):
-        found[u.task, u.variables, u.device].append(u)
-    return [_Place(task, variables, its) for (task, variables, _), its in found.items()]
+        updates[u.task, u.variables, u.device].append(u)
+    return [_Place(task, variables, its) for (task, variables, _), its in updates.items()]
 
 
 def _lives(trace: Trace) -> dict[str, list[_Life]]:
@@ -171,7 +171,7 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
     """The gradients of each task and step. One that is computed in several phases, between which
     the task exchanges something, is one gradient; `read` begins another.
     """
-    found: Computed = defaultdict(list)
+    computed: Computed = defaultdict(list)
     going_on: dict[str, int] = {}  # task -> the step that it computes
     last: dict[tuple[str, float], _Gradient] = {}  # of a task's life, by the start of that
     kinds = Counter((place.task, place.updates[0].device) for place in places)
@@ -181,9 +181,9 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
     for p in sorted(both, key=lambda e: e.at if isinstance(e, Update) else e.start):
         if isinstance(p, Update):
             going_on.pop(p.task, None)
-            for gradient in found[p.task, p.step][-1:]:
+            for gradient in computed[p.task, p.step][-1:]:
                 if gradient.of:  # computed together, or beside the last update
-                    found[p.task, p.step].append(replace(gradient, of=p.variables))
+                    computed[p.task, p.step].append(replace(gradient, of=p.variables))
                 gradient.of = gradient.of or p.variables
         elif p.what == "read":
             going_on.pop(p.task, None)
@@ -192,19 +192,19 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
             life = next((each for each in its[::-1] if each.start <= p.start), its[0])
             key = p.task, p.step
             if going_on.get(p.task) == p.step:
-                found[key].pop()
-            found[key].append(_Gradient(p.end, life))
+                computed[key].pop()
+            computed[key].append(_Gradient(p.end, life))
             going_on[p.task] = p.step
-            last[p.task, life.start] = found[key][-1]
+            last[p.task, life.start] = computed[key][-1]
     for gradient in last.values():
         gradient.last = True
     for place in places:
         for (task, step), times in place.named.items():
             cut = [life for life in lives[task] if life.cut]
-            if cut and times > len(found[task, step]):
+            if cut and times > len(computed[task, step]):
                 unseen = _Gradient(cut[-1].end, cut[-1], last=True)
-                found[task, step] += [unseen] * (times - len(found[task, step]))
-    return found
+                computed[task, step] += [unseen] * (times - len(computed[task, step]))
+    return computed
 
 
 def _without_record(lives: Sequence[_Life], at: float) -> bool:

@@ -73,10 +73,10 @@ def exchange_ms(trace: Trace) -> dict[str, float]:
     and steps: `hidden` behind its computing, and `exposed`. Waits for tasks that had not come yet
     are in neither. Empty if nothing was exchanged.
     """
-    found = [p for p in trace.with_waits() if p.what in EXCHANGE.values()]
-    steps = len({(p.task, p.step) for p in found})
+    exchanges = [p for p in trace.with_waits() if p.what in EXCHANGE.values()]
+    steps = len({(p.task, p.step) for p in exchanges})
     return {
-        part: round(1000 * sum(p.end - p.start for p in found if p.what == what) / steps, 2)
+        part: round(1000 * sum(p.end - p.start for p in exchanges if p.what == what) / steps, 2)
         for part, what in EXCHANGE.items()
         if steps
     }
@@ -247,7 +247,7 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
     What the counters were when a step ended is interpolated between two readings.
     """
     ends = sorted(last for _, last in step_spans(trace).values())
-    found = {}
+    rates = {}
     for name in wire_bytes(trace) if len(ends) > 1 else ():
         readings = [e for e in trace.all(Traffic, name) if e.at >= ends[0]]
         inside = [e for e in readings if e.at <= ends[-1]]
@@ -259,11 +259,11 @@ def wire_bytes_per_step(trace: Trace) -> dict[str, dict[str, float]]:
             steps = sum(inside[0].at < at <= inside[-1].at for at in ends) if inside else 0
         if steps:
             at, sent, received = zip(*((e.at, e.sent, e.received) for e in inside), strict=True)
-            found[name] = {
+            rates[name] = {
                 way: round(float(np.ptp(np.interp(span, at, total))) / steps, 1)
                 for way, total in (("sent", sent), ("received", received))
             }
-    return found
+    return rates
 
 
 # --- memory ---

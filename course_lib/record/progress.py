@@ -32,10 +32,10 @@ def interrupt_explained(what: str, stop_all: str, in_block: bool) -> Iterator[No
         yield
     except KeyboardInterrupt:
         ends = f"This ends it: from course_lib import Run; {stop_all}"
-        said = f"The {what} goes on, as long as this Python process does. {ends}"
+        words = f"The {what} goes on, as long as this Python process does. {ends}"
         if in_block:
-            said = f"The with block ends, and stops the {what}."
-        raise Interrupted(said) from None
+            words = f"The with block ends, and stops the {what}."
+        raise Interrupted(words) from None
 
 
 class Line:
@@ -83,8 +83,8 @@ def of_run(run: Any, name: str = "") -> Callable[[], str]:
 def how_far(run: Any, name: str, took: str = "") -> str:
     """Say the state of a live run, how far it is, and for whom it stands still."""
     state, still, digest = run.state, run.standstill(), run.digest
-    told = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
-    of = f" of {run.spec.steps:,}" if told else ""
+    known = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
+    of = f" of {run.spec.steps:,}" if known else ""
     steps = f": step {digest.steps_done:,}{of}" if digest.steps_done else ""
     loss = f", loss {digest.losses.last:.3g}" if digest.losses.last is not None else ""
     verb, waits = "has" if state == "failed" else "is", f" ({still.words})" if still else ""

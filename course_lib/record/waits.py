@@ -139,20 +139,20 @@ def split(phases: Sequence[Phase], named: Iterable[Update] | None) -> list[Phase
     for p in phases:
         if p.what == "compute":
             computes[p.task, p.step].append(p)
-    found: list[Phase] = []
+    parts: list[Phase] = []
     until: dict[tuple[str, int], float] = defaultdict(float)  # when earlier exchanges were over
     for i, p in enumerate(phases):
         if p.what != "reduce":
-            found.append(p)
+            parts.append(p)
             continue
         came, here = last.get(i, p.start), (p.task, p.step)
         # a worker that left before the last one came did not wait for it
         ready = came if p.start < came <= p.end else p.start
         if ready > p.start:
-            found += beside(p._replace(what="wait", end=ready), computes[here], until[here])
-        found += beside(p._replace(start=ready), computes[here], until[here])
+            parts += beside(p._replace(what="wait", end=ready), computes[here], until[here])
+        parts += beside(p._replace(start=ready), computes[here], until[here])
         until[here] = max(until[here], p.end)
-    return found
+    return parts
 
 
 def beside(p: Phase, computes: Iterable[Phase], since: float) -> Iterator[Phase]:

@@ -33,12 +33,12 @@ def latest(files: RunDir, spec: RunSpec) -> Checkpoint | None:
     """The checkpoint that a run goes on from: its own last one, once its tasks were started again,
     else the last one of the run that it resumes. Raises `LockstepError` if that has none any more.
     """
-    found = checkpoints.latest(files)
-    if found or not spec.resume:
-        return found
-    if not (found := checkpoints.latest(RunDir(spec.resume))):
+    checkpoint = checkpoints.latest(files)
+    if checkpoint or not spec.resume:
+        return checkpoint
+    if not (checkpoint := checkpoints.latest(RunDir(spec.resume))):
         raise LockstepError(f"the run in {spec.resume} has no checkpoint any more to resume from")
-    return found
+    return checkpoint
 
 
 def facts_of(spec: RunSpec) -> dict[str, Any]:
@@ -72,11 +72,11 @@ def resumed(spec: RunSpec, plan: Plan) -> Plan:
         return plan
     if not RunDir(path).holds_run:
         raise SpecError("resume", str(path), "there is no run: name the directory of another run")
-    found = checkpoints.of_run(RunDir(path))
-    usable = [each for each in found if not each.problem]
-    problems = "; ".join(f"step {each.steps}: {each.problem}" for each in found if each.problem)
+    saved = checkpoints.of_run(RunDir(path))
+    usable = [each for each in saved if not each.problem]
+    problems = "; ".join(f"step {each.steps}: {each.problem}" for each in saved if each.problem)
     if not usable:
-        why = f"none of its checkpoints can be used ({problems})" if found else "it has none"
+        why = f"none of its checkpoints can be used ({problems})" if saved else "it has none"
         raise SpecError("resume", str(path), f"{why}: name a run with checkpoint_every=50 or so")
     manifest = next(iter(usable[-1].parts.values()))
     ours, theirs = facts_of(spec), manifest.facts

@@ -202,10 +202,10 @@ class Census:
         """
         if self.open:
             self.open = False
-            found = memory() | self.peak
-            if "exchange" in found:
-                found["buffers"] = found.get("buffers", 0) + found.pop("exchange")
-            record(self.task, self.task.name, step, samples, found)
+            peak = memory() | self.peak
+            if "exchange" in peak:
+                peak["buffers"] = peak.get("buffers", 0) + peak.pop("exchange")
+            record(self.task, self.task.name, step, samples, peak)
 
 
 def record(task: Task, whose: str, step: int, samples: int, memory: dict[str, int]) -> None:
@@ -364,10 +364,10 @@ class TrainingStep(Phases, ABC):
         is skipped. To be called in float16 only: it records the gradient, with its share of
         `zeros`, and adjusts the loss scale.
         """
-        found = self.scale.seen(norm, zeros)
-        for name, value in found.items():
+        scaled = self.scale.seen(norm, zeros)
+        for name, value in scaled.items():
             self.task.metric(name, value, self.number, self.samples)
-        self._skipped = bool(found["overflow"])
+        self._skipped = bool(scaled["overflow"])
         return not self._skipped
 
     def updated(self) -> None:
@@ -449,13 +449,13 @@ class TrainingStep(Phases, ABC):
         named = self.named_weights()
         if self.first or self.holders[0][0].startswith("stage"):  # before the metric may fail
             self.task.files.leave_weights(self.task.name, named)
-        held = {"variables_on": self.variables_on(), "optimizer_state_on": self.state_on()}
-        found = outcome(self.task, self.outputs, self.weights(), self.loss) | held
+        placed = {"variables_on": self.variables_on(), "optimizer_state_on": self.state_on()}
+        values = outcome(self.task, self.outputs, self.weights(), self.loss) | placed
         if self.workload.sample and (self.first or not self._whole):
-            found["sample"] = self.workload.sample(self.outputs)
+            values["sample"] = self.workload.sample(self.outputs)
         if self.first:
-            found["matmul_flops"] = self.matmul_flops()
-        return found
+            values["matmul_flops"] = self.matmul_flops()
+        return values
 
 
 def due(spec: RunSpec, steps: int) -> bool:

@@ -48,10 +48,10 @@ def reasons(
     `servers` or without, by batches that are `divided` or not. Raises `SpecError` if it cannot be
     trained there, and warns if its loss is no mean over the examples that are divided.
     """
-    said = list(model.notes)
+    notes = list(model.notes)
     if model.uneven and divided:
         warnings.warn_explicit(model.uneven, UserWarning, spec.workload, 1)  # no line of ours
-        said.append(model.uneven)
+        notes.append(model.uneven)
     if model.synchronized and spec.shares > 1:
         if spec.framework == "torch" and device == "cpu":
             text = "torch.nn.SyncBatchNorm works on GPUs only, and this run is on CPUs"
@@ -59,8 +59,8 @@ def reasons(
         whose = "all replicas, which exchange them in the forward pass"
         if servers:
             whose = "each worker's own share of a batch, as workers meet at parameter servers only"
-        said.append(f"Synchronized batch normalisation takes means and variances of {whose}.")
-    return [Reason("model", f"{model.parameters:,} parameters", each) for each in said]
+        notes.append(f"Synchronized batch normalisation takes means and variances of {whose}.")
+    return [Reason("model", f"{model.parameters:,} parameters", each) for each in notes]
 
 
 def tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:

@@ -179,7 +179,7 @@ class Examples:
         (folder / "examples.pickle").write_bytes(kept)
 
     @classmethod
-    def found(cls, folder: Path) -> Examples:
+    def load(cls, folder: Path) -> Examples:
         """The examples that `leave` wrote. Arrays stay in the files, and come into memory as they
         are read: once for all the processes that read them.
         """

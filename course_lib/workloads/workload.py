@@ -134,7 +134,7 @@ def uneven(loss: Callable[..., Any], outputs: Tree, targets: Tree) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Workload:
-    """What is trained, whatever trains it.
+    """A model, its data and its loss, whatever trains it.
 
         mine = Workload(
             "mine",
@@ -306,10 +306,10 @@ class Workload:
         """
         inputs, targets = self.test.take(self.test.spread(32))  # of several classes, if sorted
         with trying(f"its model cannot take test inputs of shape {shapes(inputs)}"):
-            found = outputs(inputs)
-        pair = f"outputs of shape {shapes(found)} and targets of {shapes(targets)}"
+            computed = outputs(inputs)
+        pair = f"outputs of shape {shapes(computed)} and targets of {shapes(targets)}"
         with trying(f"its metric fails for numpy arrays, {pair}"):
-            quotient([self.metric_of(found, targets)])
+            quotient([self.metric_of(computed, targets)])
 
     def metric_of(self, outputs: Tree, targets: Tree) -> Any:
         """The metric for these outputs: a number, or (sum, count)."""
@@ -335,7 +335,7 @@ class Workload:
         return float(self.metric_of(every, targets))
 
     def sketch_in(self, framework: str, precision: str = "float32") -> Sketch | None:
-        """What is known of its model in a framework and precision; None if that has not been tried
+        """The sketch of its model in a framework and precision; None if that has not been tried
         yet.
         """
         if self.layers:
@@ -386,18 +386,18 @@ class Workload:
     # --- on its way into the tasks ---
 
     def leave(self, folder: Path) -> None:
-        """Write it into a folder, from which `found` makes it again in another process."""
+        """Write it into a folder, from which `load` makes it again in another process."""
         self.train.leave(folder / "train")
         self.test.leave(folder / "test")
         kept = {name: value for name, value in vars(self).items() if name not in ("train", "test")}
         (folder / "workload.pickle").write_bytes(pickles.dumps(kept))
 
     @classmethod
-    def found(cls, folder: Path) -> Workload:
+    def load(cls, folder: Path) -> Workload:
         """The workload that `leave` wrote."""
         kept = pickles.loads((folder / "workload.pickle").read_bytes())
         sketches = kept.pop("sketches")
-        train, test = (Examples.found(folder / name) for name in ("train", "test"))
+        train, test = (Examples.load(folder / name) for name in ("train", "test"))
         workload = cls(train=train, test=test, **kept)
         workload.sketches.update(sketches)
         return workload

@@ -107,7 +107,7 @@ def test_inputs_and_targets_may_be_nested_structures_of_arrays(tmp_path: Path) -
         "-> (int64[], float32[2]))"
     )
     sent.leave(tmp_path / "there")
-    for examples in (sent, Examples.found(tmp_path / "there")):
+    for examples in (sent, Examples.load(tmp_path / "there")):
         inputs, targets = examples.take(np.array([5, 2]))
         assert isinstance(inputs["two"], Two) and inputs["two"].left.tolist() == [[10, 11], [4, 5]]
         assert inputs["two"].right[0].tolist() == [True, True] and inputs["one"].tolist() == [2, 2]
@@ -312,12 +312,12 @@ def test_a_metric_gets_structures_of_all_outputs_and_targets() -> None:
 def test_it_reaches_another_process_by_files_whose_arrays_are_mapped(tmp_path: Path) -> None:
     sent = own(torch=lambda: "built", learning_rate=0.25)
     sent.leave(tmp_path / "there")
-    found = Workload.found(tmp_path / "there")
+    found = Workload.load(tmp_path / "there")
     assert found.torch is not None and found.torch() == "built"
     assert (found.name, found.learning_rate) == ("own", 0.25)
     assert np.array_equal(found.train.inputs, X) and not found.train.inputs.flags.writeable
     own(train=Pairs()).leave(tmp_path / "dataset")
-    assert len(Workload.found(tmp_path / "dataset").train) == 7
+    assert len(Workload.load(tmp_path / "dataset").train) == 7
 
 
 def test_a_model_is_tried_again_once_a_value_that_its_builder_uses_has_changed(

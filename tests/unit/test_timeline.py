@@ -325,7 +325,7 @@ def test_the_button_for_perfetto_says_where_the_file_is(
     timeline = Timeline(simulate(build("ring", 4), 64, trace=True))
     timeline._asked(None, {"do": "export"}, [])
     assert (
-        str(tmp_path / "ring-4-ranks.perfetto.json") in timeline.said
+        str(tmp_path / "ring-4-ranks.perfetto.json") in timeline.notice
         and (tmp_path / "ring-4-ranks.perfetto.json").exists()
     )
 

@@ -40,10 +40,10 @@ def _sharded_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     of its own share; layers are gathered in the run's precision, so it keeps no copies of weights.
     With `accumulate` it keeps gradients of the whole model until the last part.
     """
-    held = share_of(spec, model, spec.workers)
+    shares = share_of(spec, model, spec.workers)
     if spec.accumulate > 1:
-        held["gradients"] = share_of(spec, model)["gradients"]
-    return on_workers(spec, held | {"activations": examples * model.activations})
+        shares["gradients"] = share_of(spec, model)["gradients"]
+    return on_workers(spec, shares | {"activations": examples * model.activations})
 
 
 def _fits_sharded(spec: RunSpec, model: Sketch) -> Refusals:
@@ -113,8 +113,8 @@ def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """1/n of everything on each device, if every layer is cut. Activations are not foretold: only
     those within a pair of layers are cut, and how many these are depends on the model.
     """
-    held = share_of(spec, model, spec.shares)
-    return on_workers(spec, {kind: spec.replicas * n for kind, n in held.items()})
+    shares = share_of(spec, model, spec.shares)
+    return on_workers(spec, {kind: spec.replicas * n for kind, n in shares.items()})
 
 
 TENSOR_PARALLEL = Strategy(
@@ -164,9 +164,9 @@ def _pipeline_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """
     n, m = spec.workers, spec.accumulate
     memory = on_workers(spec, share_of(spec, model, n))
-    for stage, held in enumerate(memory.values()):
+    for stage, kinds in enumerate(memory.values()):
         kept = m if spec.pipeline == "gpipe" else min(m, n - stage)
-        held["activations"] = kept * model.kept(examples) // n
+        kinds["activations"] = kept * model.kept(examples) // n
     return memory
 
 

@@ -320,8 +320,8 @@ def gradient(tape: Any, loss: Any, variables: Any, note: Any, scale: Any = None)
     operations = loss.graph.get_operations
     forward = {operation.name for operation in operations()}
     scaled = None if scale is None else scale * tf.ones_like(loss)
-    found = tape.gradient(loss, variables, output_gradients=scaled)
-    gradients = [tf.convert_to_tensor(each) for each in found]
+    raw = tape.gradient(loss, variables, output_gradients=scaled)
+    gradients = [tf.convert_to_tensor(each) for each in raw]
     given = {variable.name for variable in variables}
     kept = {}
     for operation in operations():

@@ -251,8 +251,8 @@ class ServersStep(KerasStep):
         others = bytes_of(self.others.values())  # on the first ps
         for k, shard in enumerate(self.shards):
             piece, state = bytes_of([shard.values]), bytes_of(shard.state)
-            held = {"parameters": piece, "gradients": gradients * piece, "optimizer_state": state}
-            record(self.task, shard.task, 0, 0, held | ({} if k else {"buffers": others}))
+            kinds = {"parameters": piece, "gradients": gradients * piece, "optimizer_state": state}
+            record(self.task, shard.task, 0, 0, kinds | ({} if k else {"buffers": others}))
 
     def _slots(self) -> Iterator[tuple[Any, ...]]:
         """The pieces on all ps: of the variables, and of each part of the optimizer's state."""

@@ -277,11 +277,11 @@ class ReplicasStep(KerasStep):
 
     def memory(self) -> dict[str, int]:
         """Variables that are not trained count as buffers, frozen weights too."""
-        held, others = super().memory(), self.model.non_trainable_weights
+        kinds, others = super().memory(), self.model.non_trainable_weights
         untrained = bytes_of(models.every_copy(variable.value for variable in others))
-        held["parameters"] -= untrained
-        held["buffers"] += untrained
-        return held
+        kinds["parameters"] -= untrained
+        kinds["buffers"] += untrained
+        return kinds
 
     def _own(self) -> Iterator[tuple[str, Any]]:
         """The copies of the variables that are not trained, by name."""

@@ -244,10 +244,10 @@ class MeshStep(TrainingStep):
         """Gradients are cut as the variables are. Activations are counted in a forward pass made
         for that, with as many examples as are computed at a time.
         """
-        held, count = super().memory(), self.spec.batch // self.spec.accumulate
+        kinds, count = super().memory(), self.spec.batch // self.spec.accumulate
         inputs, _ = self.tensors(np.arange(count))
         pieces = (piece for each in activations(self, inputs) for piece in dtensor.unpack(each))
-        return held | {"gradients": held["parameters"], "activations": bytes_of(pieces)}
+        return kinds | {"gradients": kinds["parameters"], "activations": bytes_of(pieces)}
 
     def outputs(self, inputs: np.ndarray) -> Any:
         return dtensor.unpack(forward(self, self.on_all(inputs)))[0].numpy()

@@ -79,8 +79,8 @@ def one_program(training: ReplicasStep) -> Any:
         return loss
 
     def replica(inputs: Any, targets: Any) -> Any:
-        found = gradients_in(inputs, targets)
-        return tf.distribute.get_replica_context().merge_call(together, args=(found,))
+        gradients = gradients_in(inputs, targets)
+        return tf.distribute.get_replica_context().merge_call(together, args=(gradients,))
 
     @tf.function(autograph=False)
     def step(inputs: Any, targets: Any) -> Any:

@@ -261,9 +261,9 @@ class TorchStep(TrainingStep):
         return models.bytes_on(models.state_of(self.optimizer))
 
     def memory(self) -> dict[str, int]:
-        held = super().memory()
-        held["buffers"] += bytes_of(self.model.buffers())
-        return held
+        kinds = super().memory()
+        kinds["buffers"] += bytes_of(self.model.buffers())
+        return kinds
 
 
 # --- emulated device time ---

@@ -237,7 +237,7 @@ class Controls(w.VBox):
         self.put: dict[w.Widget, Any] = {}  # control -> its value as it was set last
         for slider, order in ((self.factor, "slow"), (self.speed, "link")):
             slider.observe(partial(self._moved, order), "value")
-        self.buttons = {order: _button(*look) for order, look in BUTTONS.items()}
+        self.buttons = {order: _button(*face) for order, face in BUTTONS.items()}
         for order, button in self.buttons.items():
             do = partial(submit, stop) if order == "stop" else partial(self._order, order)
             button.on_click(lambda _, do=do: do())

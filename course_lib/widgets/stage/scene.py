@@ -253,8 +253,8 @@ class Setting:
         where = f"{count(self.workers, 'worker')} on {count(self.hosts, 'host')}"
         about = f"{where}, {amount(self.bytes)} each"
         if clock == "measured":
-            held = f", links between hosts held to {self.imposed}" if self.imposed else ""
-            about += f"; real processes on this machine{held}."
+            links = f", links between hosts held to {self.imposed}" if self.imposed else ""
+            about += f"; real processes on this machine{links}."
             return {"inside": "shared memory", "between": self.imposed or "TCP", "about": about}
         links = f"{inside} inside a host" + f", {between} between hosts" * (self.hosts > 1)
         return {"inside": f"{inside} inside", "between": between, "about": f"{about}; {links}."}

@@ -69,7 +69,7 @@ class Timeline(Scripted):
     scene = traitlets.Dict().tag(sync=True)
     data = traitlets.Bytes().tag(sync=True)
     live = traitlets.Bool().tag(sync=True)
-    said = traitlets.Unicode().tag(sync=True)
+    notice = traitlets.Unicode().tag(sync=True)
 
     def __init__(self, given: Any) -> None:
         self.given = given
@@ -130,7 +130,7 @@ class Timeline(Scripted):
             name = "-".join(re.findall(r"[^\s·,]+", self.source.title)) or "trace"
             path = self.export(f"{name}.perfetto.json").resolve()
             yourself = "Open it at ui.perfetto.dev yourself; nothing was sent anywhere."
-            self.said = f"Written: {path}. {yourself}"
+            self.notice = f"Written: {path}. {yourself}"
 
     def __repr__(self) -> str:
         tasks = f"{len(self.scene['lanes'])} tasks"

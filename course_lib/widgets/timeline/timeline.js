@@ -21,7 +21,7 @@ function render({ model, el }) {
   };
   listen(parts, state, draw, model, ending.signal);
   model.on("change:scene", load);
-  model.on("change:said", () => (parts.said.textContent = model.get("said")));
+  model.on("change:notice", () => (parts.said.textContent = model.get("notice")));
   model.on("change:live", () => (parts.more.hidden = !model.get("live")));
   const resized = new ResizeObserver(draw);
   resized.observe(parts.root);
