@@ -119,7 +119,9 @@ class StartTimeout(LockstepError):
         self.seconds, self.importing = seconds, importing
         what, cure = f"{importing} was not imported", f"Call warm({importing!r}) before the run."
         if not importing:
-            what = f"only {len(arrived)} tasks had arrived, and not {', '.join(waiting_for)}"
+            what = (
+                f"{', '.join(arrived) or 'no task'} had arrived, and not {', '.join(waiting_for)}"
+            )
             cure = "Look at their stderr.log in the run directory."
         super().__init__(f"after {seconds:.0f} s {what}. {cure}")
 

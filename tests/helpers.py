@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, ParamSpec
+from unittest.mock import patch
 
 import numpy as np
 import psutil
@@ -21,7 +22,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from course_lib import hardware, start
+from course_lib import hardware, start, workloads
 from course_lib.errors import SpecError, TaskFailed
 from course_lib.hardware import Plan
 from course_lib.launch import prepare
@@ -201,7 +202,8 @@ def judged(spec: RunSpec) -> None:
 
 def refused(screen: str, strategy: str, **fields: Any) -> SpecError:
     """The refusal of a strategy with such fields: one line, as a block of the screen says."""
-    with pytest.raises(SpecError) as caught:
+    # without the workloads that other tests have made
+    with patch.dict(workloads.OWN, clear=True), pytest.raises(SpecError) as caught:
         spec_for(strategy, **fields)
     assert "\n" not in str(caught.value)
     says(screen, f"{strategy} {fields or ''}", caught.value)

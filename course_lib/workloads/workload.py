@@ -19,7 +19,7 @@ import numpy as np
 from course_lib.errors import LockstepError, SpecError, trying
 from course_lib.record import pickles
 from course_lib.record.rundir import RunDir
-from course_lib.text import amount, kind_of
+from course_lib.text import amount, count, kind_of
 from course_lib.workloads.examples import (
     Examples,
     Tree,
@@ -294,7 +294,7 @@ class Workload:
             if classes.min() < 0 or classes.max() >= shape[-1]:
                 has = f"its {what} targets are from {classes.min()} to {classes.max()}"
                 cure = "make one for each class, without an activation, or take mean_squared_error"
-                raise ValueError(f"{has}, and its model has {shape[-1]} outputs: {cure}")
+                raise ValueError(f"{has}, and its model has {count(shape[-1], 'output')}: {cure}")
         within = np.all((outputs >= 0) & (outputs <= 1)) and shape[-1] > 1
         if within and np.allclose(outputs.sum(axis=-1), 1, rtol=0, atol=1e-4):
             cure = f"{self.loss} wants logits: leave the softmax at its end out"

@@ -36,7 +36,7 @@ def linked(mbit: float | None, at: float) -> Lifecycle:
         {"slow": {"worker:1": 3}},
         {"jitter": "exponential:5ms"},
         {"jitter": {"worker:1": "one_in:9:50ms"}},
-        {"hosts": 2, "link": Link(mbit=50), "links": {1: Link(mbit=10)}},
+        {"hosts": 2, "link": {"*": Link(mbit=50), 1: Link(mbit=10)}},
         {"strategy": "tpu", "framework": "tensorflow", "emulate": True, "workers": 1},
     ],
     ids=["device", "slow", "jitter", "jitter of one", "links", "emulate"],

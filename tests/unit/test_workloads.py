@@ -44,13 +44,7 @@ def test_data_have_the_stated_types_and_shapes(name: str) -> None:
 
 def test_an_unknown_workload_names_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(workloads, "OWN", {})  # those that other tests made
-    with pytest.raises(
-        SpecError,
-        match=(
-            r"workload='digit': did you mean 'digits'\? allowed: digits,"
-            r" wide, tiny_gpt"
-        ),
-    ):
+    with pytest.raises(SpecError, match="did you mean 'digits'"):
         workloads.find("digit")
 
 
