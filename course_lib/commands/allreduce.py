@@ -69,7 +69,8 @@ def allreduce(
 def cells(row: dict[str, Any]) -> list[str]:
     """A line of the table of all-reduces."""
     sent, link = (decimal(row[name]) for name in ("bytes_sent_per_worker", "busiest_link_bytes"))
-    ms = [f"{1e3 * row[name]:#.3g}".rstrip(".") for name in ("seconds", "predicted_seconds")]
+    times = [1e3 * row[name] for name in ("seconds", "predicted_seconds")]
+    ms = [f"{each:.0f}" if each >= 100 else f"{each:#.3g}".rstrip(".") for each in times]
     error, bus = f"{row['prediction_error']:+z.0%}", f"{row['bus_bandwidth'] / 1e9:.2g}"
     exact = "yes" if row["exact"] else "NO"
     link = link if row["hosts"] > 1 else "-"

@@ -406,7 +406,6 @@ def test_the_command_writes_a_page_or_a_picture_and_refuses_other_files(tmp_path
         (["rong"], "did you mean 'ring'"),
         (["--out", "s.pdf"], ".html or .svg"),
         (["--out", str(tmp_path / "no" / "s.svg")], "cannot be written"),
-        (["--link", "0"], "above 0"),
     ):
         assert words in str(run(app, wrong).exception)
 
