@@ -15,13 +15,13 @@ No worker waits for another: a ps applies every gradient as soon as it is there.
 computes, others change the variables that it has read, and its own gradient is stale when it
 arrives. Staleness counts these changes: with w workers of equal speed about w - 1, if computing is
 nearly all of a step. A step is w updates here, each from 1/w of the batch with the full learning
-rate. A slow worker is given fewer shares and holds up no one.
+rate: the model moves w times for a batch. A slow worker gets fewer shares and holds up no one.
 
 When a worker is lost, the coordinator gives its share to another one, and sends it the graphs again
 when it is back (`max_restarts`). It may have pushed its gradients before it could say so; a ps
 knows the shares whose gradients it has (`apply_once`). When a ps is lost, its shard is gone, and
-all tasks start again from the last checkpoint. When a worker is paused or cut off, no connection
-breaks: the others take all shares but the one that it has.
+all tasks start again from the last checkpoint. While a worker is paused or cut off, no connection
+breaks: the others take all other shares, and the one that it has waits for it.
 
 Source: tf.distribute.ParameterServerStrategy, tf.distribute.coordinator.ClusterCoordinator; Dean et
 al., "Large Scale Distributed Deep Networks", NIPS 2012.

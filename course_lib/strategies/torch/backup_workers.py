@@ -1,10 +1,10 @@
 """backup_workers: synchronous training with spare workers: an update is the mean of the first
 (workers - backups) gradients of a step.
 
-The slowest `backups` are not waited for. A gradient that comes later was computed from parameters
-that are gone. It is dropped, and its worker pulls the newest parameters and goes on with the step
-that all are in. So as many stragglers as there are backups cost no time, and no gradient is ever
-stale. The price is what the backups compute.
+The slowest `backups` are not waited for. A worker whose gradient is kept gets its answer after the
+update. A gradient that comes later is of an older version: it is dropped, and its worker is
+answered at once, pulls the newest parameters and joins the present step. So as many stragglers as
+there are backups cost no time, and no gradient is ever stale. The price is what backups compute.
 
 A worker that is lost is one backup fewer. Once more are lost than there are backups, an update is
 the mean of what those that are left compute, and its batch is that much smaller.
@@ -58,7 +58,7 @@ def worker(task: Task) -> dict[str, Any]:
 def pull_one_version(servers: Servers) -> list[Snapshot]:
     """On a worker: pull the newest version, the same of all shards.
 
-    Shards that are behind are about to make it, as whoever has pushed to one has pushed to all.
+    A shard that lags will soon reach it, as every push goes to all shards.
     """
     shards = pull(servers)
     while len({shard.version for shard in shards}) > 1:

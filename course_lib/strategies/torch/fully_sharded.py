@@ -14,13 +14,14 @@ an all-gather. S is the bytes of all parameters, which is also that of all gradi
 
 So a worker holds 1/w of the parameters, of the gradients and of whatever an optimizer keeps, and
 for a moment whole layers: up to two, as it gathers the next one before it computes the present one.
-The price is one all-gather more than an all-reduce has: each worker sends 3(w-1)/w S bytes in a
-step, in place of 2(w-1)/w S. In 16 bits parameters travel as such, and 2(w-1)/w S are left.
+The price is one all-gather more than data parallelism needs: each worker sends 3(w-1)/w S bytes in
+a step, in place of 2(w-1)/w S. In 16 bits both gathers send half, and 2(w-1)/w S are left.
 
-`naive` takes the whole model for one layer. `worker` uses PyTorch's FSDP, which goes layer by
-layer. All exchanges but the first gather and the last reduce-scatter can hide behind computing: a
-gather behind the layer before, a reduce-scatter behind those that follow. With `overlap=False` a
-worker on a CPU waits for each of its exchanges.
+`naive` gathers the whole model once in a step, after the update, so it keeps a whole copy and sends
+2(w-1)/w S: only the update and the optimizer's state are sharded (about ZeRO's stage 2). `worker`
+uses PyTorch's FSDP, which goes layer by layer. Most exchanges can hide behind computing: a gather
+behind the layer before, a reduce-scatter behind those that follow. With `overlap=False` a worker on
+a CPU waits for each of its exchanges.
 
 Source: Rajbhandari et al., "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models",
 SC 2020 (its stage 3); Zhao et al., "PyTorch FSDP: Experiences on Scaling Fully Sharded Data
@@ -125,14 +126,14 @@ def shard(step: TorchStep, mesh: Any) -> "Exchanges":
         layer.set_custom_all_gather(Collective(exchanges, dist.all_gather_single))
         layer.set_custom_reduce_scatter(Collective(exchanges, dist.reduce_scatter_single))
     if step.spec.overlap:
-        for layer, following in itertools.pairwise(parts):  # backward, FSDP does so by itself
+        for layer, following in itertools.pairwise(parts):  # in backward FSDP prefetches by itself
             layer.set_modules_to_forward_prefetch([following])
     return exchanges
 
 
 @contextlib.contextmanager
 def kept(model: Any) -> Iterator[None]:
-    """Backward passes in the block keep their gradients, whole, until one that exchanges."""
+    """Add gradients up, unsharded, in the block; nothing is exchanged there."""
     model.set_requires_gradient_sync(False)
     yield
     model.set_requires_gradient_sync(True)

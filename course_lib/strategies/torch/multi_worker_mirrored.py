@@ -16,9 +16,9 @@ the network is idle while the workers compute.
 `bucket_mb` MiB (default: 25, and 1 for the first), so there are few messages. The backward pass
 goes from the last layer to the first. As soon as a bucket is full, its all-reduce starts, while the
 pass goes on with the layers nearer to the input: communication hides behind computing. Only the
-last bucket cannot hide. With `overlap=False` all buckets start when the pass is over. A model below
-the size of a bucket, such as that of `digits`, has one, and nothing overlaps; many small buckets
-are many messages, each of which has its latency.
+last bucket cannot hide. The first step has one bucket, as DDP still learns the order. With
+`overlap=False` all buckets start when the pass is over. A model smaller than a bucket, such as that
+of `digits`, is one bucket, and nothing overlaps. Many small buckets each pay latency.
 
 If a worker is lost, no other can finish the step, and the run fails. With `max_restarts` all go
 back to the last checkpoint, which worker 0 saves for all.
@@ -61,7 +61,7 @@ def naive(task: Task) -> dict[str, Any]:
         with step.computing():
             loss = step.backward(inputs, targets)  # forward, then backward: (), and the gradients
         with step.reducing():
-            # the loss, the last of them, is averaged to be recorded, and for the count in it
+            # the loss comes last: its mean is recorded, and so is that of a count in it
             for tensor in [parameter.grad for parameter in step.parameters] + [loss]:
                 dist.all_reduce(tensor)  # waits for all workers; leaves the sum of their tensors
                 tensor /= workers  # in place
@@ -76,8 +76,8 @@ def worker(task: Task) -> dict[str, Any]:
     """Train this worker's share of each batch; DDP averages during the backward pass."""
     join(task)
     step = TorchStep(task)
-    # The model, whose loss is multiplied by one parameter more, which is 1 / workers: sums of
-    # gradients are means then, and the gradient of that parameter takes the loss along.
+    # The model with one parameter more, 1 / workers, by which its loss is multiplied. So a sum of
+    # gradients is their mean, and the gradient of that parameter is the loss, averaged as well.
     replica = LossAmongGradients(step)
     # What differs from `naive`: DDP averages inside of `backward`, in buckets of `bucket_mb` MiB.
     # `gradient_as_bucket_view` saves a copy. `forward_sync_buffers=False` leaves the statistics of
@@ -116,8 +116,9 @@ class LossAmongGradients(nn.Module):
 
     The loss is multiplied by one parameter more, `part`, whose first number is 1 / workers. So the
     sum of all workers' gradients is their mean, and nobody has to pass over them once more to
-    divide; and the gradient of `part` is the loss, which needs no message of its own. Of a loss
-    that is a sum and a count, the count is multiplied by the second number, which is 0.
+    divide; and the gradient of `part` is the loss, which needs no message of its own. Where
+    a loss is a sum and a count, the count is multiplied by the second number, 0: it adds nothing to
+    the gradients, and is summed over the workers.
     """
 
     def __init__(self, step: TorchStep) -> None:

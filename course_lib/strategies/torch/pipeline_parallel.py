@@ -1,12 +1,12 @@
 """pipeline_parallel: the layers are cut into stages, a worker for each; a batch flows through them
 in microbatches, as on an assembly line.
 
-A stage computes a microbatch forward and sends the activations on to the next stage; in the
-backward pass it gets their gradient from there, and sends that of its own input back. It keeps the
-activations of a microbatch until the backward pass has been through. When all microbatches are
-back, every stage applies its own gradients: parameters and their gradients never travel. A model is
-cut between modules each of which gets what the one before makes, and nothing else: those of a
-`torch.nn.Sequential`, or those that the workload names as its `stages`.
+A stage computes a microbatch forward and sends the activations on to the next stage. In the
+backward pass it receives the gradient of its output from the next stage, and sends the gradient of
+its input to the one before. It keeps the activations of a microbatch until that. When all
+microbatches are back, every stage applies its own gradients: parameters and their gradients never
+travel. A model is cut between modules each of which gets what the one before makes, and nothing
+else: those of a `torch.nn.Sequential`, or those that the workload names as its `stages`.
 
 With p stages and m microbatches a stage waits for (p-1)/(m+p-1) of the time, the bubble: while the
 pipeline fills, and while it drains. The order of work decides how much a stage must keep. With
@@ -19,9 +19,9 @@ p = 2 and m = 4, f and b are forward and backward:
 
 `naive` is 1F1B by hand. `worker` leaves the order and the messages to PyTorch's pipelining.
 
-Emulated: of a step's device time, a stage takes 1/p, a microbatch there 1/m of that, a third of it
-forward and two thirds backward, as the backward pass multiplies twice, for the gradient of the
-inputs and for that of the weights. Source: Huang et al., "GPipe: Efficient Training of Giant Neural
+Emulated device time: a stage takes 1/p of a step's, and a microbatch there 1/m of that. A third is
+forward and two thirds are backward, which multiplies twice: for the inputs and for the weights. The
+picture draws both alike; the bubble's share is the same. Source: Huang et al., "GPipe: Efficient Training of Giant Neural
 Networks using Pipeline Parallelism", NeurIPS 2019; Narayanan et al., "Memory-Efficient
 Pipeline-Parallel DNN Training", ICML 2021 (1F1B with one update for all microbatches:
 PipeDream-Flush).
@@ -46,7 +46,7 @@ from course_lib.strategies.torch.models import bytes_of, kept_for_backward, pair
 from course_lib.strategies.torch.steps import TorchStep, join
 
 SCHEDULES = {"gpipe": ScheduleGPipe, "1f1b": Schedule1F1B}
-# what a stage knows of itself
+# results that each stage has of its own
 KEPT = ("digest", "variables_on", "optimizer_state_on", "matmul_flops")
 FORWARD, BACKWARD = 1 / 3, 2 / 3  # of the work for a microbatch
 
