@@ -21,10 +21,11 @@ p = 2 and m = 4, f and b are forward and backward:
 
 Emulated device time: a stage takes 1/p of a step's, and a microbatch there 1/m of that. A third is
 forward and two thirds are backward, which multiplies twice: for the inputs and for the weights. The
-picture draws both alike; the bubble's share is the same. Source: Huang et al., "GPipe: Efficient Training of Giant Neural
-Networks using Pipeline Parallelism", NeurIPS 2019; Narayanan et al., "Memory-Efficient
-Pipeline-Parallel DNN Training", ICML 2021 (1F1B with one update for all microbatches:
-PipeDream-Flush).
+picture draws both alike; the bubble's share is the same.
+
+Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline
+Parallelism", NeurIPS 2019; Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training",
+ICML 2021 (1F1B with one update for all microbatches: PipeDream-Flush).
 """
 
 from collections.abc import Iterator, Sequence
