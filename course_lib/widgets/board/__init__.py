@@ -235,6 +235,9 @@ class Controls(w.VBox):
         self.followed = {self.factor: self._pace, self.delays: self._jitter, self.speed: self._mbit}
         self.traced: dict[w.Widget, Any] = {}  # control -> its value as the trace had it
         self.put: dict[w.Widget, Any] = {}  # control -> its value as it was set last
+        self.ordered: dict[
+            w.Widget, Any
+        ] = {}  # control -> a value that the trace does not have yet
         for slider, order in ((self.factor, "slow"), (self.speed, "link")):
             slider.observe(partial(self._moved, order), "value")
         self.buttons = {order: _button(*face) for order, face in BUTTONS.items()}
@@ -267,7 +270,10 @@ class Controls(w.VBox):
     def _show(self, anew: bool = False) -> None:
         """Put controls where the trace is, which is no order."""
         for control, present in self.followed.items():
-            value = present()
+            value, ordered = present(), self.ordered.get(control)
+            if ordered is not None and not anew and f"{ordered:.4g}" != f"{value:.4g}":
+                continue
+            self.ordered.pop(control, None)
             if anew or value != self.traced.get(control):
                 self.traced[control] = self.put[control] = value
                 if control is self.delays:
@@ -278,7 +284,7 @@ class Controls(w.VBox):
 
     def _moved(self, order: str, change: dict[str, Any]) -> None:
         if change["new"] != self.put.get(change["owner"]):
-            self.put[change["owner"]] = change["new"]
+            self.put[change["owner"]] = self.ordered[change["owner"]] = change["new"]
             self._order(order)
 
     def _chosen(self) -> list[Side]:
@@ -339,6 +345,7 @@ class Controls(w.VBox):
             order(*values)
         except LockstepError:  # the trace will never show it
             self.traced.clear()
+            self.ordered.clear()
             raise
 
 
