@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_type_hints
 
 from course_lib.errors import SpecError
 from course_lib.record import events
@@ -30,7 +30,11 @@ def frame(kind: type[Event], rows: Iterable[Event], lifecycle: Iterable[Lifecycl
     """
     import pandas as pd
 
-    table = pd.DataFrame.from_records(list(rows), columns=kind._fields).rename(columns=NAMES)
+    table = pd.DataFrame.from_records(list(rows), columns=kind._fields)
+    if table.empty:  # with the types of one that has rows
+        hints = get_type_hints(kind).items()
+        table = table.astype({name: hint for name, hint in hints if hint in (int, float, str)})
+    table = table.rename(columns=NAMES)
     if "end" in table:
         table["duration"] = table["end"] - table["start"]
     if kind is events.Update:

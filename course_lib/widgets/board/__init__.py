@@ -235,9 +235,7 @@ class Controls(w.VBox):
         self.followed = {self.factor: self._pace, self.delays: self._jitter, self.speed: self._mbit}
         self.traced: dict[w.Widget, Any] = {}  # control -> its value as the trace had it
         self.put: dict[w.Widget, Any] = {}  # control -> its value as it was set last
-        self.ordered: dict[
-            w.Widget, Any
-        ] = {}  # control -> a value that the trace does not have yet
+        self.ordered: dict[w.Widget, Any] = {}  # control -> a value that the trace lacks yet
         for slider, order in ((self.factor, "slow"), (self.speed, "link")):
             slider.observe(partial(self._moved, order), "value")
         self.buttons = {order: _button(*face) for order, face in BUTTONS.items()}
