@@ -53,7 +53,7 @@ def run(capsys: pytest.CaptureFixture[str], name: str, framework: str, *more: st
         "--framework",
         framework,
         "--workers",
-        "2",
+        "1" if name == "one_device" else "2",
         "--steps",
         "50",
         "--workload",
