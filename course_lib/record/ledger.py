@@ -52,7 +52,7 @@ class Ledger(NamedTuple):
 
     def as_dict(self) -> dict[str, Any]:
         """It as plain values, with `balanced`."""
-        return self._asdict() | {"balanced": self.balanced}
+        return self._asdict() | {"wrong": list(self.wrong), "balanced": self.balanced}
 
 
 class _Life(NamedTuple):

@@ -197,13 +197,13 @@ def test_a_restarted_run_has_the_model_and_the_ledger_of_one_without_faults() ->
         "computed": 20,
         "applied": 20,
         "dropped": {},
-        "again": 0,
+        "repeated": 0,
         "wrong": (),
         "balanced": True,
     }
     found = result["ledger"]
     assert found["balanced"], found["wrong"]
-    assert found["again"] == 2, "steps 3 and 4, after the checkpoint"
+    assert found["repeated"] == 2, "steps 3 and 4, after the checkpoint"
     assert found["computed"] == found["applied"] + sum(found["dropped"].values())
     (said,) = result["faults"]
     assert said.startswith("worker:1 killed after ") and said.endswith(f" s ({fault})")

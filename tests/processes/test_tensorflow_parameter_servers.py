@@ -362,7 +362,7 @@ def test_the_others_go_on_without_a_lost_worker_until_it_is_back(restarts: int) 
     with start(ASYNC, framework="tensorflow", **fields) as run:
         result = run.wait(90).result
     every_version_once(run.trace, 60 * 3)
-    assert result["ledger"]["balanced"] and result["ledger"]["again"] == 0
+    assert result["ledger"]["balanced"] and result["ledger"]["repeated"] == 0
     assert result["restarts"] == restarts
     assert result["tasks_lost"] == ["worker:1"] * (1 - restarts)
     (death,) = run.trace.all(Lifecycle, state="killed")
