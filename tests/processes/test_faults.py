@@ -198,7 +198,7 @@ def test_a_restarted_run_has_the_model_and_the_ledger_of_one_without_faults() ->
         "applied": 20,
         "dropped": {},
         "repeated": 0,
-        "wrong": (),
+        "wrong": [],
         "balanced": True,
     }
     found = result["ledger"]
