@@ -176,7 +176,7 @@ def the_librarys(count: int, epoch: int, seed: int, rank: int, workers: int) -> 
 
 @wrong("reshuffle")
 def drawn(count: int, epoch: int, seed: int, rank: int, workers: int) -> Any:
-    return np.random.default_rng([seed, epoch]).integers(0, count, count)[rank::workers]
+    return np.random.default_rng([0, epoch]).integers(0, count, count)[rank::workers]
 
 
 @wrong("reshuffle")
