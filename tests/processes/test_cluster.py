@@ -333,7 +333,11 @@ def test_when_a_task_was_paused_the_failure_of_those_that_waited_says_so() -> No
 
 @pytest.mark.parametrize(
     ("what", "says"),
-    [(4, "a strategy's name"), ({"woker": len}, "did you mean 'worker'"), ({}, "each job has a function")],
+    [
+        (4, "a strategy's name"),
+        ({"woker": len}, "did you mean 'worker'"),
+        ({}, "each job has a function"),
+    ],
 )
 def test_what_cannot_be_started_is_refused(what: Any, says: str) -> None:
     with pytest.raises(SpecError, match=says):

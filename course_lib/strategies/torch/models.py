@@ -210,14 +210,15 @@ def optimizer_of(spec: RunSpec, tensors: Iterable[torch.Tensor]) -> torch.optim.
     has no gradient too, so sparse gradients become dense for it.
     """
     group = [{"params": list(tensors)}]  # which may be empty
-    optimizer: torch.optim.Optimizer = torch.optim.SGD(group)
-    if spec.optimizer == "momentum":
-        optimizer = torch.optim.SGD(group, momentum=MOMENTUM)
-    elif spec.optimizer == "adamw":
-        how = {"betas": BETAS, "eps": EPSILON, "weight_decay": WEIGHT_DECAY}
-        optimizer = torch.optim.AdamW(group, **how)
-    if spec.optimizer != "sgd":
-        optimizer.register_step_pre_hook(_densify)
+    if spec.optimizer == "sgd":
+        return torch.optim.SGD(group)
+    how = {"betas": BETAS, "eps": EPSILON, "weight_decay": WEIGHT_DECAY}
+    optimizer: torch.optim.Optimizer = (
+        torch.optim.SGD(group, momentum=MOMENTUM)
+        if spec.optimizer == "momentum"
+        else torch.optim.AdamW(group, **how)
+    )
+    optimizer.register_step_pre_hook(_densify)
     return optimizer
 
 
