@@ -336,7 +336,7 @@ def test_when_a_task_was_paused_the_failure_of_those_that_waited_says_so() -> No
     [
         (4, "a strategy's name"),
         ({"woker": len}, "did you mean 'worker'"),
-        ({}, "each job has a function"),
+        ({}, "has a function"),
     ],
 )
 def test_what_cannot_be_started_is_refused(what: Any, says: str) -> None:
