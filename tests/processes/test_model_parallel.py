@@ -426,8 +426,8 @@ def test_what_cannot_be_cut_is_refused_before_anything_starts(
         ("fully_sharded", 3, {"optimizer": "adamw", "evaluate_every": 10}),
         ("tensor_parallel", 2, {}),
         ("tensor_parallel", 3, {"optimizer": "momentum"}),
-        ("pipeline_parallel", 2, {}),
-        ("pipeline_parallel", 4, {"workload": "digits_deep"}),
+        ("pipeline_parallel", 2, {"accumulate": 4}),
+        ("pipeline_parallel", 4, {"workload": "digits_deep", "accumulate": 4}),
     ],
 )
 def test_the_naive_page_learns_what_the_frameworks_own_learns(

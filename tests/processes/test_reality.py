@@ -44,7 +44,7 @@ def test_one_word_everywhere_and_what_was_imposed_for_a_while_stays_in_it(
         run.wait(120)
     word, why = run.reality
     assert word == ("emulated" if order else "measured")
-    assert (" s to " in why) == bool(order)
+    assert (" s until " in why) == bool(order)
     board._thread.join(30)
     watch(run.run_dir)
     page = board.to_html(tmp_path / "board.html").read_text()
