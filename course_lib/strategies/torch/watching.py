@@ -357,7 +357,7 @@ class Calls:
         self._numbers[key] += 1
         size, about, tensor = 0, "", given.get(of)
         if isinstance(tensor, torch.Tensor):
-            size = 0 if name in UNEVEN else tensor.nbytes
+            size = 0 if name in UNEVEN else tensor.numel() * tensor.element_size()
             about = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
         step = -1 if self.task.step is None else self.task.step
         number, where = self._numbers[key], "" if name == BACKWARD else _where()
