@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import nbformat
 import pytest
 from jupyter_client.manager import start_new_kernel
 from nbformat.v4 import new_code_cell, new_notebook
 
-from course_lib import hardware
+from course_lib import hardware, workloads
 from course_lib.__main__ import main
 from course_lib.collectives import ALGORITHMS, ring
 from course_lib.commands import terminal as screen
@@ -190,7 +191,8 @@ by the formula    18.8 KiB   18.8 KiB              0 B       69 KiB        -
 def test_bad_input_is_told_in_one_line_before_any_process_with_what_would_be_right(
     arguments: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
+    # without the workloads that other tests have made
+    with patch.dict(workloads.OWN, clear=True), pytest.raises(SystemExit) as ended:
         main(arguments.split())
     out, err = capsys.readouterr()
     assert (ended.value.code, out) == (2, "")
