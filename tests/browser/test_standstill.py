@@ -79,7 +79,7 @@ def test_a_function_that_never_returns_is_said_to_be_in_its_phase(
 ) -> None:
     with opened(browser, tmp_path, NEVER_RETURNS, viewport=TALL) as lab:
         lab.run()
-        says = r"worker:0 and worker:1 have been in train_step of your function, step 20, for \d+ s"
+        says = r"worker:0 and worker:1 have been in train_step of step 20 for \d+ s"
         headline(lab.page, says)
         expect(lab.page.locator('.lk-row[data-task="worker:1"]')).to_contain_text(
             re.compile(r"own [\d.]+ s")

@@ -45,7 +45,7 @@ STYLE = {"description_width": "initial"}
 Order = Callable[[], object]
 DRAW_EVERY = 0.2  # seconds
 # the heights of the headline with its note, of a race's, and of messages, whatever they say
-HEAD, RACE_HEAD, MESSAGE = "78px", "116px", "32px"
+HEAD, RACE_HEAD, MESSAGE = "78px", "136px", "32px"
 SAVE_EVERY = 10.0  # seconds: the picture in the notebook, of a run that goes on
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 
