@@ -15,16 +15,16 @@ from course_lib.cluster.node import Node, Report, wait
 from course_lib.cluster.pipes import Channel, ready
 from course_lib.cluster.process import StartTask
 from course_lib.cluster.roster import Attempt
-from course_lib.errors import LockstepError
 from course_lib.record.events import Traffic, clock, keep_to
 from course_lib.record.rundir import RunDir
-from course_lib.spec.fields import Link
 
 FAREWELL = 5.0  # seconds that a node has to end its processes and to bring the last of the record
 
 
 class Away(Node):
-    """The supervisor's end: a node called `name`, which has these tasks at `addresses`."""
+    """The supervisor's end: a node called `name`, which has these tasks at `addresses`. Nothing is
+    asked of its links: on nodes no order for one is taken.
+    """
 
     due = math.inf  # it wakes us whenever there is something to do
 
@@ -51,16 +51,10 @@ class Away(Node):
 
     def tell(self, task: str, **state: Any) -> None:
         if state:
-            self.channel.post(do="tell", task=task, state=state)
+            self.channel.post(do="tell", task=task, **state)
 
     def signal(self, task: str, number: int) -> None:
         self.channel.post(do="signal", task=task, number=int(number))
-
-    def link(self, host: int, link: Link, **cause: str) -> None:
-        raise LockstepError("links between nodes are as they are")
-
-    def join(self, host: int, joined: bool, **cause: str) -> None:
-        raise LockstepError("links between nodes are as they are")
 
     def poll(self, last: bool = False) -> None:
         """Nothing is due here."""
@@ -125,23 +119,17 @@ def serve(
         for order in channel.receive() or [{"do": "close"}]:
             with contextlib.suppress(ProcessLookupError):
                 match order:
-                    case {"do": "meet", "addresses": addresses}:
-                        here.meet(addresses)
                     case {"do": "start", "task": task, "attempt": attempt}:
                         here.start(task, Attempt(*attempt))
                         here.tell(task, clock=ahead)
-                    case {"do": "tell", "task": task, "state": state}:
-                        here.tell(task, **state)
-                    case {"do": "signal", "task": task, "number": number}:
-                        here.signal(task, number)
                     case {"do": "clock", "offset": ahead}:
                         keep_to(ahead)
                         for task in here.channels:
                             here.tell(task, clock=ahead)
-                    case {"do": "clean"}:
-                        here.clean()
                     case {"do": "close"}:
                         going = False
+                    case {"do": method, **arguments}:  # meet, tell, signal or clean
+                        getattr(here, method)(**arguments)
 
     selector.register(channel, selectors.EVENT_READ, obey)
     try:

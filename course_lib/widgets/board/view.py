@@ -38,23 +38,19 @@ class Side:
     def __init__(self, label: str, run: Watched) -> None:
         self.label, self.run, self.spec = label, run, run.spec
         self.state, self.reality = run.state, reality(run.spec)
-        self.digest, self._events = Digest(run.spec), 0  # until the first look
+        self.digest = Digest(run.spec)  # until the first look
         self.pulse: Pulse | None = None
         self._shown = 0.0  # up to which time lanes were
         # the steps of the whole run; None for a learner's own function without a number of them
         own = self.spec.strategy == "custom" and "steps" not in self.spec.model_fields_set
         self._steps = None if own else self.spec.steps
 
-    def update(self) -> bool:
-        """Take in what is new; True if anything was."""
-        state = self.run.state  # before the digest: if it is over by now, that is whole
+    def update(self) -> None:
+        """Take in what is new."""
+        self.state = self.run.state  # before the digest: if it is over by now, that is whole
         self.digest = self.run.digest
-        self.pulse = self.run.pulse() if state in ACTIVE else None
-        if (self.digest.events, state) == (self._events, self.state):
-            return False
-        self._events, self.state = self.digest.events, state
+        self.pulse = self.run.pulse() if self.active else None
         self.reality = reality(self.spec, self.digest.life)
-        return True
 
     @property
     def active(self) -> bool:
@@ -189,8 +185,10 @@ class View:
 
     def update(self) -> None:
         """Take in what is new. Once a race is over, it is asked whether it was fair."""
-        news, self._read = any([side.update() for side in self.sides]), True
-        if news and self.over and self.race is not None:
+        for side in self.sides:
+            side.update()
+        self._read = True
+        if self.over and self.race is not None and self._fair is None:
             fairness = self.race.comparison.fairness
             self._fair = fairness.fair
             if not (self._failed or "fairness" in self.hidden):
