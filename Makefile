@@ -22,9 +22,9 @@ lab: $(VENV)/.lab
 test: $(VENV)/.test
 	@$(BIN)/python -m tests.times lint unit ray notebooks
 
-# All notebooks twice in a row: what the first run leaves behind must not disturb the second.
+# All cases of all tests, and the notebooks twice in a row: what the first run leaves behind must not disturb the second.
 test-all: $(VENV)/.test
-	@$(BIN)/python -m tests.times lint unit ray notebooks notebooks
+	@NIGHTLY=1 $(BIN)/python -m tests.times lint unit ray notebooks notebooks
 
 lint: $(VENV)/.test
 	@$(BIN)/ruff check .

@@ -29,12 +29,14 @@ Answer = Callable[..., Any]
 
 class Answers:
     """Wrong answers and right ones; the name of an answer says what somebody did. The verdicts of
-    the wrong ones are blocks of `screen`; `varies`: their numbers differ each time.
+    the wrong ones are blocks of `screen`; `varies`: their numbers differ each time. `make test`
+    tries one in `sample` of the answers.
     """
 
-    def __init__(self, name: str, screen: str = "", varies: bool = False) -> None:
+    def __init__(self, name: str, screen: str = "", varies: bool = False, sample: int = 1) -> None:
         self.tasks = [task.name for task in sets()[name]]
         self.screen, self.varies = screen, varies
+        self.sample = pytest.mark.sample(sample)
         self.wrongs: dict[str, tuple[str, Answer]] = {}
         self.rights: list[tuple[str, Answer]] = []
 
@@ -61,6 +63,7 @@ class Answers:
     def rejected(self) -> Callable[..., None]:
         """The test that all wrong answers so far are rejected by words that name the mistake."""
 
+        @self.sample
         @pytest.mark.parametrize("key", self.wrongs)
         def test(key: str) -> None:
             verdict = check(*self.wrongs[key])
@@ -75,6 +78,7 @@ class Answers:
         """The test that all right answers so far pass."""
         ids = [f"{task}-{answer.__name__}" for task, answer in self.rights]
 
+        @self.sample
         @pytest.mark.parametrize(("task", "answer"), self.rights, ids=ids)
         def test(task: str, answer: Answer) -> None:
             verdict = check(task, answer)

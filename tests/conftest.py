@@ -10,6 +10,8 @@ import signal
 import tempfile
 import threading
 import time
+import zlib
+from collections import defaultdict
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any
@@ -107,9 +109,24 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
         session.exitstatus = pytest.ExitCode.INTERNAL_ERROR
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest comes first, so that no process works alone at the end."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Put first what takes longest, so that no process works alone at the end. Without NIGHTLY
+    take out tests marked as `nightly`, and all but a sample of the cases of those marked as
+    `sample(n)`: the same ones each time, as spread over the cases as the hashes of their names.
+    """
     items.sort(key=lambda item: FIRST.get(item.path.parent.name, len(FIRST)))
+    if os.environ.get("NIGHTLY"):
+        return
+    out = {item for item in items if item.get_closest_marker("nightly")}
+    cases = defaultdict[str, list[pytest.Item]](list)
+    for item in sorted(set(items) - out, key=lambda item: zlib.crc32(item.nodeid.encode())):
+        cases[item.nodeid.partition("[")[0]].append(item)
+    for group in cases.values():
+        if sample := group[0].get_closest_marker("sample"):
+            out |= set(group[-(-len(group) // sample.args[0]) :])
+    if out:
+        config.hook.pytest_deselected(items=sorted(out, key=lambda item: item.nodeid))
+        items[:] = [item for item in items if item not in out]
 
 
 @pytest.hookimpl(optionalhook=True)

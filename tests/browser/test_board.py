@@ -198,6 +198,7 @@ ALL_LINES = (
 TAB = "#jp-main-dock-panel .lm-TabBar-tab"
 
 
+@pytest.mark.nightly
 def test_charts_are_as_before_in_a_second_view_after_a_reload_and_in_a_tab_opened_again(
     browser: Browser, tmp_path: Path
 ) -> None:
@@ -346,6 +347,7 @@ MOVED = """() => Object.entries(window.__places)
   .map(([part, places]) => [part, ...Object.keys(places)]).filter((seen) => seen.length > 2)"""
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("size", [{"width": 1280, "height": 720}, {"width": 1600, "height": 1000}])
 def test_no_part_of_a_board_moves_when_data_a_pause_a_failure_or_the_end_come(
     browser: Browser, tmp_path: Path, size: ViewportSize

@@ -220,6 +220,7 @@ VBox(others)""",
 )
 
 
+@pytest.mark.nightly
 def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_forgotten(
     browser: Browser, tmp_path: Path
 ) -> None:

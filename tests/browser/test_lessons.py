@@ -1,7 +1,7 @@
 """Lessons in a real JupyterLab, as a learner goes through them: by hand, with a reload in the
 middle, after a kernel restart by Run All, and in a tab that is opened again.
 
-`LOCKSTEP_LESSONS=long` goes through every notebook in all these ways, cell by cell and with pauses.
+`NIGHTLY=1` goes through every notebook in all these ways, cell by cell and with pauses.
 Otherwise one lesson is read in all ways, and two more, with other widgets, as far as the first that
 moves.
 """
@@ -32,7 +32,7 @@ BOOKS |= {f"exercise_{path.name}": path for path in sorted(ROOT.glob("solutions/
 SCRIPT = (Path(__file__).parent / "lessons.js").read_text()
 MOVES = re.compile(r"^(board = )?(TrainingBoard|RaceBoard|AllReduceStage|stage)\(", re.MULTILINE)
 WHOLE, *BEGUN = "03_synchronous_training", "05_ring_vs_hierarchical", "09_sync_vs_async"
-LONG = os.environ.get("LOCKSTEP_LESSONS") == "long"
+LONG = bool(os.environ.get("NIGHTLY"))
 SIZE = {"width": 1280, "height": 1000}
 
 
@@ -189,6 +189,7 @@ def middle(book: str) -> int:
     return next(moving, len(sources) - 1)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(
     "book", [name for name in BOOKS if LONG or Path(name).stem in (WHOLE, *BEGUN)]

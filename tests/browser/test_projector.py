@@ -6,6 +6,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import pytest
 from playwright.sync_api import Browser, Locator, expect
 
 from tests.browser.lab import SIZE, opened
@@ -49,6 +50,7 @@ def check_fits(widget: Locator) -> None:
     assert unfit() == []
 
 
+@pytest.mark.nightly
 def test_on_a_projector_all_is_larger_and_stage_and_board_are_whole(
     browser: Browser, tmp_path: Path
 ) -> None:

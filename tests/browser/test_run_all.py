@@ -18,6 +18,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("lesson", "shows", "stops", "steps"), CASES)
 def test_a_run_that_the_next_cell_stops_is_seen_at_work_before(
     browser: Browser, tmp_path: Path, lesson: str, shows: str, stops: str, steps: int

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import pytest
 from nbclient import NotebookClient
 from nbconvert import HTMLExporter
 from playwright.sync_api import Browser, expect
@@ -119,6 +120,7 @@ def test_a_page_made_of_a_notebook_shows_pictures_light_and_dark(
     tab.page.close()
 
 
+@pytest.mark.nightly
 def test_jupyterlab_saves_the_last_pictures_and_shows_them_when_no_kernel_lives(
     browser: Browser, tmp_path: Path
 ) -> None:

@@ -126,6 +126,7 @@ def same(run: Run, undisturbed: Run, begun: int = 0) -> None:
     assert result[accuracy] == undisturbed.result[accuracy]
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("framework", "strategy", "kind", "workers"), ROWS)
 def test_a_run_that_was_killed_and_started_again_ends_with_the_same_bits(
     framework: str, strategy: str, kind: str, workers: int
@@ -138,6 +139,7 @@ def test_a_run_that_was_killed_and_started_again_ends_with_the_same_bits(
     assert result["steps_again"] in (3, 4)  # another worker may have computed step 9 already
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("framework", "strategy", "kind", "workers"), RESUMED)
 def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(
     framework: str, strategy: str, kind: str, workers: int
@@ -153,6 +155,7 @@ def test_a_run_that_was_killed_and_resumed_ends_with_the_same_bits(
     assert result["resumed_from"] == {"step": EVERY, "run_dir": str(earlier.run_dir)}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("framework", "strategy"), SAVED)
 def test_kills_in_the_middle_of_saves_lose_no_checkpoint(framework: str, strategy: str) -> None:
     """`LOCKSTEP_KILLS=50` kills as often, one task or all; usually two have to do. The tasks go on
@@ -233,6 +236,7 @@ def test_a_resumed_run_that_is_not_alike_is_refused_before_it_starts(tmp_path: P
     assert "distcp is damaged" in str(again.plan)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("framework", "strategy", "name"),
     [

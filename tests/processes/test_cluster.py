@@ -412,6 +412,7 @@ def test_runs_may_be_started_by_several_threads_at_once(start_method: str) -> No
         assert list(found) == [{"worker:0": n} for n in range(6)]
 
 
+@pytest.mark.sample(2)
 def test_a_run_directory_may_have_any_name(start_method: str, tmp_path: Path) -> None:
     path = tmp_path / "größter Versuch 日本語" / ("n" * 120)
     with start(

@@ -235,6 +235,7 @@ def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
     }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("name", ["tensor_parallel", "pipeline_parallel", "fully_sharded"])
 def test_a_model_in_parts_trains_over_hosts_with_a_link_between_them(name: str) -> None:
     options = "--framework torch --workers 2 --hosts 2 --link 500 --steps 3 --json"

@@ -39,6 +39,7 @@ def readings(trace: Trace) -> list[Metric]:
     return sorted(trace.all(Metric, name="accuracy"), key=lambda m: m.at)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "framework"), ROWS)
 def test_accuracy_is_measured_every_so_many_steps_between_the_phases_of_whoever_measures_it(
     name: str, framework: str

@@ -107,6 +107,7 @@ def as_foretold(result: dict[str, Any]) -> None:
         assert 0.95 < total(counted, "activations") / expected < most
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "framework"), ROWS)
 def test_a_row_that_is_available_learns_and_one_that_is_not_ends_with_its_reason(
     name: str, framework: str, capsys: pytest.CaptureFixture[str]

@@ -224,6 +224,7 @@ def everything(
     check(list(run.values.values()), listed, hosts)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("workers", [*range(1, 10), 16])
 def test_exact_and_at_its_price_on_one_host(workers: int) -> None:
     everything((0,) * workers, CASES)

@@ -138,7 +138,7 @@ def as_the_library_does(workers: int) -> Schedule:
 
 
 assert as_the_library_does(5).digest == ring(5).digest
-ANSWERS = Answers(EXERCISE.stem)
+ANSWERS = Answers(EXERCISE.stem, sample=4)
 for each in (through_the_last, in_two_pieces):
     ANSWERS.right("reduce_to_one")(each)
 for each in (to_the_left, both_ways, other_seats, as_the_library_does):
@@ -228,6 +228,7 @@ def four_rounds(workers: int, hosts: int) -> Schedule:
     return Schedule("four_rounds", workers, workers, rounds)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("answer", [in_three_stages, last_leads, four_rounds])
 def test_a_hierarchical_all_reduce_within_its_budget_must_win_over_links(answer: Answer) -> None:
     verdict = check("hierarchical", answer)
@@ -235,6 +236,7 @@ def test_a_hierarchical_all_reduce_within_its_budget_must_win_over_links(answer:
     assert "100 Mbit/s" in verdict.text
 
 
+@pytest.mark.nightly
 def test_one_that_has_the_links_wait_for_each_other_does_not_win() -> None:
     def in_turn(workers: int, hosts: int) -> Schedule:
         whole = last_leads(workers, hosts)

@@ -33,6 +33,7 @@ def computed(trace: Trace, task: str) -> dict[int, float]:
     return {p.step: p.end - p.start for p in trace.all(Phase, task, what="compute")}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "framework"), BOTH)
 @compares_times()
 def test_each_step_takes_the_delay_that_was_drawn_for_it(name: str, framework: str) -> None:

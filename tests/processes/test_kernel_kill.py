@@ -65,6 +65,7 @@ def test_killed_while_all_its_processes_are_stopped(home: Path) -> None:
     gone("torch", home, stop=True)
 
 
+@pytest.mark.nightly
 def test_killed_at_random_moments_of_all_kinds(home: Path) -> None:
     moments = set()
     for n, (framework, moment, seconds) in enumerate(at_random(8)):

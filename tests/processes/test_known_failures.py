@@ -29,6 +29,7 @@ def failure(function: Any, framework: str, workers: int = 2) -> TaskFailed:
     return caught.value
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("framework", "mistake"), MISTAKES)
 def test_a_known_failure_has_its_cure_in_the_line_below_the_error(
     framework: str, mistake: Mistake

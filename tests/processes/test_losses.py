@@ -151,6 +151,7 @@ SYNCHRONOUS = [
 ]
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("framework", "strategy"), SYNCHRONOUS)
 def test_gradients_are_divided_by_the_count_of_the_whole_global_batch(
     framework: str, strategy: str

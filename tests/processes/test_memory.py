@@ -151,6 +151,7 @@ def test_in_bfloat16_activations_take_half_and_parameters_as_much_as_ever() -> N
     assert low == wide
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
     "workload", ["digits_cnn", own_models.convolutions, own_models.transformer]

@@ -112,6 +112,7 @@ def test_a_model_of_two_layers_that_is_cut_by_hand_learns_what_one_device_learns
     np.testing.assert_allclose(by_hand, losses(alone("tensorflow", {})[1]), **SUM_ORDER)
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("name", "framework", "workers", "options"), [*RUNS, *DEEP])
 def test_a_cut_model_learns_what_one_device_learns(
     name: str, framework: str, workers: int, options: dict[str, Any]
@@ -419,6 +420,7 @@ def test_what_cannot_be_cut_is_refused_before_anything_starts(
 # --- by hand ---
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("name", "workers", "options"),
     [

@@ -758,6 +758,7 @@ def test_a_killed_kernel_leaves_no_host_behind(home: Path, tmp_path: Path) -> No
     assert set(psutil.net_if_stats()) == links
 
 
+@pytest.mark.nightly
 def test_twenty_runs_in_a_row_leave_nothing() -> None:
     def work(task: Any) -> None:
         if task.spec.seed == 1 and task.index == 1:

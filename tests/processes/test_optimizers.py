@@ -47,6 +47,7 @@ def curve(run: Run) -> list[float]:
     return next(found for task in run.spec.tasks if (found := losses(run.trace, task)))
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("framework", "strategy"), SYNCHRONOUS)
 def test_several_workers_do_what_one_device_does(framework: str, strategy: str, kind: str) -> None:

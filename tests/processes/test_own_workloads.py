@@ -96,6 +96,7 @@ def alone() -> dict[tuple[str, str], Run]:
     return {pair: trained(pair[1], "one_device", pair[0]) for pair in sorted(pairs)}
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("framework", "model", "strategy"), ROWS)
 def test_every_strategy_trains_own_models_as_one_device_does(
     framework: str, model: str, strategy: str, alone: dict[tuple[str, str], Run]

@@ -84,6 +84,7 @@ def noted(run: Run, name: str, task: str = "worker:0") -> list[float]:
     return [metric.value for metric in run.trace.all(Metric, task, name=name)]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("framework", "strategy", "precision"),
     [
@@ -105,6 +106,7 @@ def test_several_workers_do_what_one_device_does_and_follow_float32(
     assert together != pytest.approx(exact, rel=1e-6)  # it did round
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("precision", ROUNDED)
 @pytest.mark.parametrize("workload", ["digits", "tiny_gpt"])
 def test_both_frameworks_do_the_same(precision: str, workload: str) -> None:
@@ -116,6 +118,7 @@ def test_both_frameworks_do_the_same(precision: str, workload: str) -> None:
     assert found[0] == pytest.approx(found[1], rel=ROUNDED[precision])
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(
     ("framework", "strategy"),
     [

@@ -114,6 +114,7 @@ ROWS = [  # how many of each step are different
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("framework", "strategy", "count"), ROWS)
 def test_workers_draw_apart_and_a_resumed_run_draws_as_one_that_was_not_disturbed(
     framework: str, strategy: str, count: int

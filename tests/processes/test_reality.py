@@ -29,6 +29,7 @@ def link_and_back(run: Run) -> None:
     until(lambda: len(run.trace.all(Lifecycle, state="linked")) == 2, "the second order")
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("order", [None, slow_and_back, link_and_back])
 def test_one_word_everywhere_and_what_was_imposed_for_a_while_stays_in_it(
     order: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -131,6 +131,7 @@ def test_a_step_gets_the_memory_that_the_last_one_freed() -> None:
     assert faults < 2048, "Linux gave the 8 MiB to more than one step of ten"  # 4 KiB at a time
 
 
+@pytest.mark.nightly
 def test_runs_one_after_another_keep_no_descriptor_and_no_thread(count: int = 100) -> None:
     def work(task: Any) -> None:
         if task.spec.seed % 3 == 1:

@@ -81,6 +81,7 @@ def weights(run: Run) -> list[np.ndarray]:
     return list(run.files.trained_weights().values())
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("framework", "there", "here"), PAIRS)
 def test_a_run_goes_on_elsewhere_as_one_device_that_nothing_disturbed(
@@ -152,6 +153,7 @@ def keras_counting() -> Any:
 Workload("own_counting", **LARGEST, torch=torch_counting, tensorflow=keras_counting)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("framework", "here"),
     [(framework, here) for framework in PLACES for here in PLACES[framework]],

@@ -131,6 +131,7 @@ def by_hand(framework: str, optimizer: str = "sgd") -> list[np.ndarray]:
 ONE = {"workers": 1, "ps": 1}  # asynchronous training of one worker is that of one device
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(
     ("strategy", "fields"),
     [

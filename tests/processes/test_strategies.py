@@ -51,6 +51,7 @@ GRID = [(framework, 2, workload) for framework in FRAMEWORKS for workload in SMA
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("framework", "workers", "workload"), GRID)
 def test_several_workers_learn_what_one_device_learns(
     framework: str, workers: int, workload: str

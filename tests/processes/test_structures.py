@@ -268,6 +268,7 @@ ROWS: list[tuple[str, str, str, dict[str, Any]]] = [
 ]
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("framework", "model", "strategy", "fields"), ROWS)
 def test_structures_are_trained_on_as_by_a_plain_script(
     framework: str, model: str, strategy: str, fields: dict[str, Any]

@@ -44,6 +44,7 @@ def test_both_frameworks_train_the_same(alone: dict[str, Run]) -> None:
     assert bits[0] == pytest.approx(bits[1], rel=TOLERANCE) and bits[0] < np.log2(96)
 
 
+@pytest.mark.sample(5)
 @pytest.mark.parametrize(("framework", "strategy"), ROWS)
 def test_strategies_train_it_as_one_device_does_and_show_a_sample(
     framework: str, strategy: str, alone: dict[str, Run]

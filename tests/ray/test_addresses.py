@@ -83,6 +83,7 @@ def test_that_there_is_no_cluster_at_an_address_is_said_soon_and_in_our_words(
     assert float(seconds) < 30  # Ray's first try ends after 40
 
 
+@pytest.mark.nightly
 def test_the_status_of_a_cluster_that_stands_still_is_an_error_in_a_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,6 +99,7 @@ def test_the_status_of_a_cluster_that_stands_still_is_an_error_in_a_line(
         there.end()
 
 
+@pytest.mark.nightly
 def test_a_program_stays_with_its_cluster_until_that_is_gone_and_refuses_another(
     tmp_path: Path,
 ) -> None:

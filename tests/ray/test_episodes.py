@@ -211,6 +211,7 @@ def episode(seed: int, clusters: Clusters, place: Path) -> str:
         assert set(eval(told.stdout.strip().split("\n")[-1])) <= {"REMOVED"}, (story, told)
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(3600)
 def test_after_a_loss_there_is_a_named_error_or_the_run_goes_on(
     clusters: Clusters, tmp_path: Path

@@ -89,6 +89,7 @@ def test_nothing_is_left_of_a_driver_that_ends_while_a_raylet_stands_still(clust
             until(lambda: not set(runs(there)) - set(before), "the end of its files", 5)
 
 
+@pytest.mark.nightly
 def test_tasks_run_again_on_other_nodes_while_theirs_still_stands_still(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,6 @@
 """Lessons on a Ray cluster: from the top, with one word changed."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -10,10 +9,6 @@ import pytest
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 NBVAL = ["--nbval-lax", "--nbval-current-env", "--nbval-cell-timeout=120"]
-LONG = pytest.mark.skipif(
-    os.environ.get("LOCKSTEP_LESSONS") != "long",
-    reason="takes about a minute: LOCKSTEP_LESSONS=long",
-)
 
 
 @pytest.mark.timeout(600)
@@ -21,8 +16,8 @@ LONG = pytest.mark.skipif(
     "lesson",
     [
         "05_ring_vs_hierarchical",
-        pytest.param("03_synchronous_training", marks=LONG),
-        pytest.param("09_sync_vs_async", marks=LONG),
+        pytest.param("03_synchronous_training", marks=pytest.mark.nightly),
+        pytest.param("09_sync_vs_async", marks=pytest.mark.nightly),
     ],
 )
 def test_a_lesson_runs_on_a_cluster_with_one_word_changed(

@@ -118,6 +118,7 @@ def test_a_cluster_ends_with_its_shell_and_leaves_nothing(tmp_path: Path) -> Non
             shell.kill()
 
 
+@pytest.mark.nightly
 @pytest.mark.skipif(not RATE.ok, reason=f"links cannot be shaped: {RATE.why}")
 def test_links_between_namespaces_are_as_slow_as_asked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -23,6 +23,7 @@ BY_PACE = [name for name, its in STRATEGIES.items() if its.asynchronous] + ["bac
 BY_CUTS = "pipeline_parallel", "tensor_parallel"
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(("name", "framework"), CASES)
 def test_a_strategy_trains_on_three_nodes_as_on_one_machine(
     cluster: str, name: str, framework: str

@@ -31,7 +31,7 @@ from tests.answers import Answers
 
 T = Transfer
 Answer = Callable[..., Any]
-ANSWERS = Answers("04_allreduce_from_scratch", "exercise_04")
+ANSWERS = Answers("04_allreduce_from_scratch", "exercise_04", sample=4)
 wrong = ANSWERS.wrong
 
 
