@@ -169,7 +169,7 @@ def pytest_runtest_protocol(
             fcntl.flock(_room, fcntl.LOCK_UN)
 
 
-_gate, _room = (Path(SHARED, name).open("a") for name in ("gate", "room"))  # noqa: SIM115
+_gate, _room = (os.open(Path(SHARED, name), os.O_RDWR | os.O_CREAT) for name in ("gate", "room"))
 _kept = pytest.StashKey[bool]()
 _before = pytest.StashKey[set[Path]]()
 _leaks = pytest.StashKey[list[str]]()
