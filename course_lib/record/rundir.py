@@ -439,6 +439,6 @@ def _make_room(folder: Path, ours: re.Pattern[str], keep: int) -> None:
         with contextlib.suppress(OSError, ValueError, LockstepError):  # what cannot be read stays
             status = path.lstat()  # there may be thousands, of which most are young
             old = stat.S_ISDIR(status.st_mode) and time.time() - status.st_mtime > YOUNG
-            described = all((path / name).is_file() for name in ("spec.json", "run.json"))
-            if old and described and not RunDir(path).goes_on():
+            described = ((path / name).is_file() for name in ("spec.json", "run.json"))
+            if old and all(described) and not RunDir(path).goes_on():
                 shutil.rmtree(path, ignore_errors=True)

@@ -45,7 +45,7 @@ import inspect
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
@@ -233,7 +233,8 @@ def watch(task: Task) -> None:
     calls, module = Calls(task), dist.distributed_c10d
     for name, function in [*vars(dist).items()]:
         if type(function) is FunctionType:
-            parameters = list(inspect.signature(function).parameters)
+            code = inspect.unwrap(function).__code__  # `signature` takes ten times as long
+            parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
             if "group" in parameters and TOGETHER & {*parameters}:
                 watched = calls.watched(function, function.__name__, parameters)
                 setattr(dist, name, watched)
@@ -259,7 +260,7 @@ class Calls:
         self._begun = WeakKeyDictionary[Any, Beat]()
         self._inside = Inside()
 
-    def watched(self, function: Callable[..., Any], name: str, parameters: list[str]) -> Any:
+    def watched(self, function: Callable[..., Any], name: str, parameters: Sequence[str]) -> Any:
         """The function, said to be called `name`; what it is called with leaves a beat."""
         end = next((end for end in ENDS if end in parameters), "")
         tensor = next((name for name in TENSORS if name in parameters), "")
