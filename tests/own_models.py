@@ -56,7 +56,7 @@ def torch_transformer(width: int = 32, blocks: int = 2, context: int = 8) -> Any
 
     class Block(nn.TransformerEncoderLayer):
         # the parent's has arguments that a decoder has no use for
-        def forward(self, values: Any) -> Any:  # type: ignore[override]
+        def forward(self, values: Any) -> Any:  # type: ignore[override]  # as learners write it
             mask = nn.Transformer.generate_square_subsequent_mask(values.shape[1])
             return super().forward(values, src_mask=mask, is_causal=True)
 
@@ -125,7 +125,7 @@ def keras_transformer() -> Any:
     from keras import layers
 
     # Keras has no types: with some of its versions its classes are Any
-    class Places(keras.Layer):  # type: ignore[misc, unused-ignore]
+    class Places(keras.Layer):  # type: ignore[misc, unused-ignore]  # no types without Keras
         def build(self, shape: Any) -> None:
             self.places = self.add_weight((shape[1], shape[2]), name="places")
 
@@ -147,7 +147,7 @@ def keras_tied() -> Any:
     import keras
 
     # as above, of Keras' types
-    class Tied(keras.Model):  # type: ignore[misc, unused-ignore]
+    class Tied(keras.Model):  # type: ignore[misc, unused-ignore]  # no types without Keras
         def __init__(self) -> None:
             super().__init__()
             wide = keras.initializers.RandomNormal(stddev=1.0)  # as PyTorch's are
