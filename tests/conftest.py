@@ -111,8 +111,8 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Put first what takes longest, so that no process works alone at the end. Without NIGHTLY
-    take out tests marked as `nightly`, and all but a sample of the cases of those marked as
-    `sample(n)`: the same ones each time, as spread over the cases as the hashes of their names.
+    take out tests marked as `nightly`, and of those marked as `sample(n)` all but one case in n:
+    the cases whose names have the lowest hashes, so the same ones each time.
     """
     items.sort(key=lambda item: FIRST.get(item.path.parent.name, len(FIRST)))
     if os.environ.get("NIGHTLY"):

@@ -167,7 +167,7 @@ def test_kills_in_the_middle_of_saves_lose_no_checkpoint(framework: str, strateg
     with start(strategy, checkpoint_every=1, max_restarts=kills, **fields) as run:
         for attempt in range(kills):
             tasks, beyond = partial(pids, run, attempt), steps + dice.randrange(3)
-            until(lambda t=tasks: len(t()) == len(run.spec.tasks), "all tasks")  # type: ignore[misc]  # of t
+            until(lambda t=tasks: len(t()) == len(run.spec.tasks), "all tasks")  # type: ignore[misc]  # mypy infers no type for `t`
             until(partial(being_saved, run, attempt, beyond), "a save", every=0.001)
             time.sleep(dice.uniform(0, 0.03))
             for pid in dice.choice([tasks(), dice.sample(tasks(), 1)]):
