@@ -27,6 +27,7 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.errors import Unavailable as Unavailable
     from course_lib.hardware import probe as machine
     from course_lib.launch import start as start
+    from course_lib.racing.promises import check_strategy as check_strategy
     from course_lib.racing.race import Race as Race
     from course_lib.racing.race import race as race
     from course_lib.record.measures import median_step as median_step
@@ -38,6 +39,7 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.reduction.allreduce import stage as stage
     from course_lib.spec.fields import Link as Link
     from course_lib.spec.run_spec import RunSpec as RunSpec
+    from course_lib.strategies.pages import strategy as strategy
     from course_lib.workloads.workload import Workload as Workload
 
 sys.meta_path.insert(0, QuietTensorFlow)

@@ -17,7 +17,7 @@ from course_lib.commands.allreduce import allreduce, stage
 from course_lib.commands.exercises import check, exercises, lab
 from course_lib.commands.machine import cluster, doctor, strategies
 from course_lib.commands.terminal import say
-from course_lib.commands.training import race, run
+from course_lib.commands.training import check_strategy, race, run
 from course_lib.commands.watch import export, picture, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
 
@@ -26,7 +26,7 @@ INTERRUPTED = 130
 app = typer.Typer(
     add_completion=False, help="Learn distributed training by running it.", rich_markup_mode=None
 )
-TRAINING, READING = (run, race), (watch, picture, export)
+TRAINING, READING = (run, race, check_strategy), (watch, picture, export)
 COMMANDS = (*TRAINING, *READING, allreduce, stage, check, doctor, strategies, exercises, lab)
 for command in COMMANDS:
     short = " ".join(str(command.__doc__).split()).partition(". ")[0].removesuffix(".")

@@ -18,7 +18,8 @@ from course_lib.spec.run_spec import RunSpec, lists_fields
 from course_lib.spec.settings import NATIVE, REDUCTIONS
 from course_lib.strategies import catalog, saving, trial
 from course_lib.strategies.catalog import StrategyName
-from course_lib.strategies.gate import Program, Request, admit, requested
+from course_lib.strategies.gate import Request, admit, requested
+from course_lib.strategies.pages import Program
 from course_lib.strategies.summary import summarize
 
 

@@ -95,7 +95,7 @@ def prepare(task: Task) -> None:
 
         torch.set_num_threads(task.threads)
         _meet_at(host)
-        if task.spec.strategy == "custom":
+        if task.spec.own:
             pkgutil.resolve_name("course_lib.strategies.torch.watching:watch")(task)
 
 

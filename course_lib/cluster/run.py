@@ -272,7 +272,7 @@ class Run(Orders):
         actions = [("Timeline(run)", "who did what, when, and who waited for whom"), log]
         if self.state != "failed":
             actions.insert(0, ("run.result", "what came out of it"))
-        if self.state == "finished" and self.spec.strategy != "custom":
+        if self.state == "finished" and "final_loss" in self.result:
             actions.append(("run.model()", "the trained model"))
         return actions
 

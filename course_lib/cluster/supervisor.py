@@ -298,7 +298,7 @@ class Supervisor:
             if due and now >= due[0][0]:
                 self.roster.dismiss(task)
                 if due.pop(0)[1] == "leave":
-                    own = spec.strategy == "custom" and self.roster.outcome == "finished"
+                    own = spec.own and self.roster.outcome == "finished"
                     self.nodes[task].tell(task, leave=RETURNS if own else 0.0)
                 else:
                     self.nodes[task].signal(task, signal.SIGKILL)

@@ -2,7 +2,14 @@
 reads the schedule.
 """
 
-from course_lib.collectives.algorithms import ALGORITHMS, FOILS, HALVES, build, closed_form, find
+from course_lib.collectives.algorithms import (
+    ALGORITHMS,
+    COLLECTIVES,
+    FOILS,
+    build,
+    closed_form,
+    find,
+)
 from course_lib.collectives.cost import (
     AlphaBeta,
     ClosedForm,
@@ -16,4 +23,6 @@ from course_lib.collectives.schedule import Round, Schedule, Transfer, bounds, p
 from course_lib.collectives.simulate import Simulation, simulate
 from course_lib.collectives.verify import Problem, Proof, State, verify
 
-globals().update(ALGORITHMS | FOILS | HALVES)  # `ring`, `ring_all_gather` and so on, by their names
+globals().update(
+    ALGORITHMS | FOILS | COLLECTIVES
+)  # `ring`, `ring_all_gather` and so on, by their names

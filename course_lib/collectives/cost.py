@@ -179,13 +179,15 @@ def bus_bandwidth(
     (nccl-tests, doc/PERFORMANCE.md).
 
     For P workers and S bytes in t seconds: S/t times 2(P-1)/P for an all-reduce, (P-1)/P for a
-    reduce-scatter or an all-gather (S is the whole buffer), and 1 for a reduction or a broadcast.
+    reduce-scatter or an all-gather (S is the whole buffer), (P-1)/P² for an all-to-all (S is P
+    times what a worker sends), and 1 for a reduction or a broadcast.
     So algorithms and numbers of workers can be compared with the hardware. If hosts have slow
     links, it can exceed the speed of these: an algorithm that first adds up inside the hosts sends
     less over them than the factor says.
     """
     others = (workers - 1) / workers
-    factor = {"all_reduce": 2 * others, "reduce": 1.0, "broadcast": 1.0}.get(kind, others)
+    of_kind = {"all_reduce": 2 * others, "all_to_all": others / workers}
+    factor = (of_kind | {"reduce": 1.0, "broadcast": 1.0}).get(kind, others)
     return factor * bytes / seconds if seconds else 0.0
 
 

@@ -24,7 +24,9 @@ import numpy as np
 from course_lib.errors import SpecError
 from course_lib.text import count
 
-CollectiveKind = Literal["all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast"]
+CollectiveKind = Literal[
+    "all_reduce", "reduce_scatter", "all_gather", "reduce", "broadcast", "all_to_all"
+]
 Op = Literal["reduce", "copy"]
 OPS: tuple[Op, Op] = ("copy", "reduce")  # at index False and True of `Round.reduce`
 
@@ -115,9 +117,10 @@ class Schedule:
     - `rounds`: a sequence of rounds, each a sequence of `Transfer`.
     - `kind`: the goal. "all_reduce": every worker ends with the sum; "reduce_scatter" and "reduce":
       the owner of a chunk ends with its sum; "all_gather" and "broadcast": every worker ends with
-      what the owner of a chunk had at the start.
+      what the owner of a chunk had at the start; "all_to_all": of workers x workers chunks, worker
+      w ends with what the owner of chunk c had, for c % workers = w.
     - `owners`: the rank that owns each chunk, for all kinds but "all_reduce" (default: chunk c
-      belongs to worker c).
+      belongs to worker c; of an "all_to_all", to worker c // workers).
     - `servers`: ranks beyond the workers, `workers` to `workers + servers - 1`; they contribute
       nothing and need no result.
     - `hosts`: the host of each rank (default: all on host 0).
@@ -142,7 +145,8 @@ class Schedule:
             raise SpecError.unknown("kind", self.kind, get_args(CollectiveKind))
         self._set("rounds", tuple(Round.of(r, i) for i, r in enumerate(self.rounds)))
         if self.kind != "all_reduce" and not self.owners:
-            self._set("owners", tuple(range(self.chunks)))
+            each = self.workers if self.kind == "all_to_all" else 1
+            self._set("owners", tuple(chunk // each for chunk in range(self.chunks)))
         owners = tuple(map(int, self.owners))
         fit = len(owners) == self.chunks and all(0 <= rank < self.workers for rank in owners)
         if owners and not fit:

@@ -37,7 +37,11 @@ Step = tuple[int, Transfer, int]
 Cause = tuple[int, int, str, Transfer | None]
 """Where a wrong result began: the round, the rank, in words, and the transfer that did it."""
 
-FROM_OWNER = ("all_gather", "broadcast")  # kinds in which a chunk comes from its owner alone
+FROM_OWNER = (
+    "all_gather",
+    "broadcast",
+    "all_to_all",
+)  # kinds in which a chunk comes from its owner alone
 LIMIT = 20  # problems kept: a wrong schedule is usually wrong in many places
 
 
@@ -84,8 +88,11 @@ def goal(schedule: Schedule, rank: int, chunk: int) -> int | None:
     """The contributions (a bit set) that `rank` must have in `chunk` after the last round, each
     once; None if any are allowed.
     """
-    to_owner = schedule.kind in ("reduce_scatter", "reduce")
-    wants = rank < schedule.workers and not (to_owner and schedule.owners[chunk] != rank)
+    wants = rank < schedule.workers
+    if schedule.kind in ("reduce_scatter", "reduce"):
+        wants = schedule.owners[chunk] == rank
+    elif schedule.kind == "all_to_all":
+        wants = chunk % schedule.workers == rank
     return whole(schedule, chunk) if wants else None
 
 

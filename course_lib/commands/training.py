@@ -11,13 +11,18 @@ from course_lib.cluster.run import Run
 from course_lib.commands.terminal import Json, Timeout, dump, progress, say, show, text, with_fields
 from course_lib.errors import SpecError, Stalled
 from course_lib.launch import start
+from course_lib.racing import promises
 from course_lib.racing.entrants import parse_entrant
 from course_lib.racing.race import race as start_race
 from course_lib.record import measures
 from course_lib.record.trace import Trace
+from course_lib.strategies import pages
 from course_lib.strategies.catalog import StrategyName
 
-StrategyArgument = Annotated[str, typer.Argument(help="A strategy, see `lockstep strategies`.")]
+StrategyArgument = Annotated[
+    str,
+    typer.Argument(help="A strategy, see `lockstep strategies`, or FILE.py:NAME of your own."),
+]
 Entrants = Annotated[
     list[str],
     typer.Argument(
@@ -43,11 +48,12 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train with a strategy, in real processes."""
-    with start(cast(StrategyName, strategy), **fields) as started:  # which refuses other names
+    what = cast(StrategyName, pages.named(strategy))  # `start` refuses other names
+    with start(what, **fields) as started:
         if not as_json:
             for reason in started.plan.reasons:
                 say(f"{reason.what} {reason.choice}: {reason.why}", stderr=True)
-        follow(started.wait, {strategy: started}, timeout)
+        follow(started.wait, {started.spec.strategy: started}, timeout)
         result = started.result
     if as_json:
         dump(result)
@@ -127,3 +133,19 @@ def race(
         shown = started.comparison
         show(shown.headers(), shown.rows())
         say(*shown.words())
+
+
+@with_fields("framework", "workload", "sizes", "optimizer", "learning_rate", "precision", "engine")
+def check_strategy(
+    strategy: StrategyArgument, *, fields: dict[str, Any], as_json: Json = False
+) -> int:
+    """Check whether a strategy is what it promises to be.
+
+    The exit code is 0 if no promise is broken, else 1.
+    """
+    findings = promises.check_strategy(pages.named(strategy), **fields)
+    if as_json:
+        dump([vars(each) for each in findings.findings])
+    else:
+        show([findings.strategy, "", ""], findings.rows())
+    return 0 if findings else 1

@@ -10,8 +10,8 @@ from course_lib.errors import SpecError
 from course_lib.record.files import leave
 from course_lib.record.rundir import usable
 
-FOLDERS = ("notebooks", "exercises")
 KINDS = {".ipynb", ".md", ".svg", ".png"}
+FOLDERS = {"notebooks": {*KINDS, ".py"}, "exercises": KINDS}  # its programs are the judges
 DELIVERED = ".delivered"
 
 
@@ -29,7 +29,8 @@ def deliver(course: Path, copy: Path) -> list[str]:
     with usable("copy_to", copy):
         for source in sorted(path for name in FOLDERS for path in (course / name).rglob("*")):
             name = source.relative_to(course)
-            if source.suffix in KINDS and not any(part.startswith(".") for part in name.parts):
+            kinds = FOLDERS[name.parts[0]]
+            if source.suffix in kinds and not any(part.startswith(".") for part in name.parts):
                 notes += _deliver(source, copy / name, copy / DELIVERED / name)
     return notes
 

@@ -10,8 +10,9 @@ the last `WINDOW` batches' worth of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from course_lib import text
@@ -25,6 +26,8 @@ from course_lib.strategies import catalog
 if TYPE_CHECKING:
     from pandas import DataFrame
 
+LATE = ("gradients", "update", "variables", "waits", "sent in a step", "memory")
+"""Lines of the table that are left out as long as nothing is known."""
 POINTS = 500  # at most, in a curve written as JSON
 
 
@@ -36,6 +39,8 @@ class Figures:
     loss. `examples`: used by then, including the first step. `loss`: the last mean. `idle_share`:
     since its clock started, see `Digest.idle`; that in a run's result is of the whole run.
     `tested`: the workload's metric at the end, by name, `{"test_accuracy": 0.9}`; empty until then.
+    `observed`: the facts of its strategy as its trace shows them, `bytes_sent` in a step by each
+    worker, where the kernel counts them, and `memory` in bytes by task: {} until they are known.
     `overhead` and `diverged`: see `Digest`. `staleness`: as `Updates.as_dict`.
     """
 
@@ -58,11 +63,15 @@ class Figures:
         self.loss = curve.last
         self.tested = {name: v for name, v in (result or {}).items() if name.startswith("test_")}
         # where workers share the work on an example, a compute phase is less than a step
-        shared = catalog.find(spec.strategy).model_parallel
+        shared = catalog.of(spec).model_parallel
         self.overhead = None if shared else digest.overhead
         self.dropped_gradients = digest.dropped
         self.idle_share = digest.idle
         self.staleness = digest.updates.as_dict()
+        self.observed: dict[str, Any] = (result or {}).get("observed", {})
+        sent = (result or {}).get("wire_bytes_per_step") or {}
+        self.bytes_sent = {task: its["sent"] for task, its in sent.items() if "worker" in task}
+        self.memory = {task: sum(kinds.values()) for task, kinds in digest.memory.items()}
         self.diverged = digest.diverged
         self.curve = curve
         self.accuracy_curve = digest.accuracies
@@ -153,7 +162,7 @@ class Comparison:
         accuracy = "-" if self.target_accuracy is None else f"{self.target_accuracy:.3f}"
         # all have the same metric
         metric = next((name for f in self.entrants.values() for name in f.tested), "test_accuracy")
-        lines = {
+        lines: dict[str, Callable[[Figures], str]] = {
             "strategy": lambda f: f.strategy,
             "framework, workers": lambda f: f"{f.framework}, {f.workers}",
             "state": lambda f: f.state,
@@ -171,11 +180,18 @@ class Comparison:
             "gradients dropped": lambda f: str(f.dropped_gradients),
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
+            "gradients": partial(_seen, "gradients"),
+            "update": partial(_seen, "update"),
+            "variables": partial(_seen, "variables"),
+            "waits": partial(_seen, "waits"),
+            "sent in a step": lambda f: _most(f.bytes_sent),
+            "memory": lambda f: _most(f.memory),
         }
         # no entrant measured its accuracy during the run
         if not any(len(f.accuracy_curve.seconds) for f in self.entrants.values()):
             lines = {name: show for name, show in lines.items() if " to accuracy " not in name}
-        return [[name, *(show(f) for f in self.entrants.values())] for name, show in lines.items()]
+        rows = [[name, *(show(f) for f in self.entrants.values())] for name, show in lines.items()]
+        return [row for row in rows if row[0] not in LATE or {*row[1:]} != {"-"}]
 
     def words(self) -> list[str]:
         """Return the sentences beside the table: who won, whether it was fair, whose loss became
@@ -213,6 +229,16 @@ def side_by_side(
         Standing(entries, Goal.given(target_loss, target_accuracy), fairness.fair),
         tuple(notes),
     )
+
+
+def _seen(fact: str, f: Figures) -> str:
+    return f.observed.get(fact, "").replace(", ", "\n") or "-"
+
+
+def _most(values: Mapping[str, float]) -> str:
+    """The bytes of the task that has most of them."""
+    task = max(values, key=values.__getitem__, default=None)
+    return f"{text.amount(round(values[task]))} on {task}" if task else "-"
 
 
 def _text(value: float | None, form: str) -> str:

@@ -9,7 +9,9 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
+from types import FunctionType
 from typing import Any
 
 from course_lib.cluster import nursery
@@ -17,17 +19,20 @@ from course_lib.cluster.run import Prepared
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.launch import prepare
-from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies import catalog
+from course_lib.spec.run_spec import JOBS, RunSpec
+from course_lib.strategies import catalog, pages
 from course_lib.strategies.gate import Request, admit, requested
 from course_lib.strategies.optimizers import usual_rate
-from course_lib.text import count
+from course_lib.strategies.strategy import Strategy
+from course_lib.text import count as counted
 
 TASK = ("workload", "sizes", "seed", "global_batch", "sampler")
 """The fields that decide what is learned, from which weights and in which order."""
-Parsed = tuple[str | None, str, dict[str, Any]]
-"""(label if it has one, strategy, fields of its own)"""
-FORMS = "a strategy's name, (label, name, fields), a dict with 'strategy' in it, or a RunSpec"
+Parsed = tuple[str | None, Any, dict[str, Any]]
+"""(label if it has one, strategy or functions of a learner's own, fields of its own)"""
+FORMS = (
+    "a strategy's name, a function, (label, strategy, fields), a dict with 'strategy', a RunSpec"
+)
 
 
 @dataclass(frozen=True)
@@ -48,7 +53,7 @@ def parse_entrant(text: str) -> dict[str, Any]:
     form.
     """
     name, *settings = re.split(r",(?![\d.,])", text)  # link host:1=50,2.5 has commas of its own
-    fields: dict[str, Any] = {"strategy": name.strip()}
+    fields: dict[str, Any] = {"strategy": pages.named(name.strip())}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
         if not equals:
@@ -84,10 +89,10 @@ def line_up(
     given = {name: value for name, value in common.items() if value is not None}
     if "workers" not in given:
         counts = [own["workers"] for _, _, own in parsed if isinstance(own.get("workers"), int)]
-        workers = max(counts or [catalog.find(name).default_workers for _, name, _ in parsed])
-        for _, name, own in parsed:
-            if catalog.find(name).default_workers > 1 and not own.keys() & {"workers", "replicas"}:
-                own["workers"] = workers
+        usual = [_known(what).default_workers for _, what, _ in parsed]
+        for (_, _, own), count in zip(parsed, usual, strict=True):
+            if count > 1 and not own.keys() & {"workers", "replicas"}:
+                own["workers"] = max(counts or usual)
     if folder := given.pop("run_dir", None):
         for number, (label, (_, _, own)) in enumerate(asked):
             its = re.sub(r"[^\w.=-]+", "-", f"{number}-{label}")
@@ -101,20 +106,31 @@ def line_up(
 def _parsed(entrant: Any) -> Parsed:
     """An entrant in any of its forms."""
     match entrant:
-        case str():
+        case str() | FunctionType() | partial():
             return None, entrant, {}
         case RunSpec():
             own = {name: getattr(entrant, name) for name in entrant.model_fields_set}
             return None, own.pop("strategy", entrant.strategy), own
-        case Mapping() if isinstance(entrant.get("strategy"), str):
+        case Mapping() if entrant and entrant.keys() <= set(JOBS):
+            return None, entrant, {}
+        case Mapping() if "strategy" in entrant:
             own = dict(entrant)
             label = own.pop("label", None)
             return None if label is None else str(label), own.pop("strategy"), own
-        case (str(label), str(name)):
-            return label, name, {}
-        case (str(label), str(name), Mapping() as fields):
-            return label, name, dict(fields)
+        case (str(label), what):
+            return label, what, {}
+        case (str(label), what, Mapping() as fields):
+            return label, what, dict(fields)
     raise SpecError("race", entrant, FORMS)
+
+
+def _name(what: Any) -> str:
+    return what if isinstance(what, str) else pages.name_of(what)
+
+
+def _known(what: Any) -> Strategy:
+    """The strategy of an entrant, as far as its name tells."""
+    return catalog.find(what) if isinstance(what, str) else pages.described(_name(what))
 
 
 def _labels(parsed: Sequence[Parsed]) -> list[str]:
@@ -122,8 +138,9 @@ def _labels(parsed: Sequence[Parsed]) -> list[str]:
     its own fields if there are other entrants of the same strategy.
     """
     labels: list[str] = []
-    for label, name, own in parsed:
-        same = sum(other == name for _, other, _ in parsed) > 1
+    names = [_name(what) for _, what, _ in parsed]
+    for (label, _, own), name in zip(parsed, names, strict=True):
+        same = names.count(name) > 1
         fields = [f"{field}={getattr(value, '__name__', value)}" for field, value in own.items()]
         text = label or " ".join([name, *(fields if same else [])])
         if text in labels and label:
@@ -140,9 +157,9 @@ def _each_fits(
     devices of each. Raises the refusal of a field.
     """
     requests: dict[str, Request] = {}
-    for label, (_, name, own) in asked:
+    for label, (_, what, own) in asked:
         with _named(label, common.keys() - own.keys()):
-            requests[label] = requested(name, {**common, **own})
+            requests[label] = requested(what, {**common, **own})
     shares = math.lcm(*(request.spec.shares for request in requests.values()))
     lined_up = []
     for label, request in requests.items():
@@ -185,7 +202,7 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
     if others:
         each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
-    all_of = [(each.label, each.spec, catalog.find(each.spec.strategy)) for each in entrants]
+    all_of = [(each.label, each.spec, catalog.of(each.spec)) for each in entrants]
     shares = {label: its.share(spec) for label, spec, its in all_of if not its.model_parallel}
     if not ms or len(set(shares.values())) < 2:
         return []
@@ -214,7 +231,7 @@ def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
 
 def _updates(spec: RunSpec) -> int:
     """Updates in a step."""
-    return spec.workers if catalog.find(spec.strategy).asynchronous else 1
+    return spec.workers if catalog.of(spec).asynchronous else 1
 
 
 # --- shares of the machine ---
@@ -253,7 +270,7 @@ def prepared(entrants: Sequence[Entrant], share: Machine) -> list[Prepared]:
 
 
 def cores_note(cores: Sequence[Sequence[int]], share: Machine, machine: Machine) -> str:
-    each = count(share.cores, "core")
+    each = counted(share.cores, "core")
     if cores[0]:
         return f"Each entrant has {each} of this machine to itself."
     planned = f"each plans its threads for {each}: one can take time from the other"

@@ -77,15 +77,16 @@ POLL = 0.002
 OPEN = "open"  # the file that tells the tasks to go on
 
 
-def take_part(role: str, cores: Sequence[int], task: Task) -> Any:
-    """The role function of an entrant's tasks: run the strategy's `role` (`module:function`) on the
-    entrant's cores (none given: on all), and stop at the line after the first step.
+def take_part(role: Any, cores: Sequence[int], task: Task) -> Any:
+    """The role function of an entrant's tasks: run the strategy's `role` (`module:function`, or a
+    function) on the entrant's cores (none given: on all), and stop at the line after the first
+    step.
     """
     if cores:
         os.sched_setaffinity(0, cores)  # threads made from here on inherit it
     if task.job in ("worker", "chief"):
         task.at_step_end = partial(wait_at_line, task)
-    return pkgutil.resolve_name(role)(task)
+    return (pkgutil.resolve_name(role) if isinstance(role, str) else role)(task)
 
 
 def wait_at_line(task: Task) -> None:

@@ -25,6 +25,7 @@ from course_lib.record.events import ACTIVE, Lifecycle, clock
 from course_lib.record.progress import Line, interrupt_explained, of_run
 from course_lib.spec.run_spec import RunSpec, lists_fields
 from course_lib.strategies.catalog import StrategyName
+from course_lib.strategies.pages import Program
 
 EVALUATE_EVERY = 10  # steps between two measurements of the test accuracy, if that is the target
 LOOK_EVERY = 0.02  # seconds between looks at the starting line
@@ -37,22 +38,22 @@ CLOCK_NOTE = f"{READY}: the first one traces and compiles."
 
 @lists_fields
 def race(
-    *entrants: StrategyName | tuple[str, StrategyName, dict[str, Any]] | dict[str, Any] | RunSpec,
+    *entrants: StrategyName | Program | tuple[str, Any, dict[str, Any]] | dict[str, Any] | RunSpec,
     target_loss: float | None = None,
     target_accuracy: float | None = None,
     **fields: Any,
 ) -> Race:
     """Run strategies against each other, at the same time, and return at once.
 
-    Each of the `entrants` is a strategy's name, `(label, name, fields)`, a dict with `strategy` in
-    it, or a `RunSpec`; its own fields override the common `fields`. All are fields of `RunSpec`; a
-    field that is not set has the same default for every entrant: so has `workers`, where a strategy
-    can have several. All learn the same workload from the same weights, with the same examples in
-    the same order. A common field that does not reach an entrant is an error. `target_loss`: the
-    loss that they race for; by default the lowest that all of them reach. `target_accuracy`: the
-    test accuracy that they race for; it is then measured every `evaluate_every` steps (default
-    `EVALUATE_EVERY`), and has to be the metric of the workload. Raises `SpecError` or `Unavailable`
-    before any process starts.
+    Each of the `entrants` is a strategy's name or a function of your own, `(label, strategy,
+    fields)`, a dict with `strategy` in it, or a `RunSpec`; its own fields override the common
+    `fields`. All are fields of `RunSpec`; a field that is not set has the same default for every
+    entrant: so has `workers`, where a strategy can have several. All learn the same workload from
+    the same weights, with the same examples in the same order. A common field that does not reach
+    an entrant is an error. `target_loss`: the loss that they race for; by default the lowest that
+    all of them reach. `target_accuracy`: the test accuracy that they race for; it is then measured
+    every `evaluate_every` steps (default `EVALUATE_EVERY`), and has to be the metric of the
+    workload. Raises `SpecError` or `Unavailable` before any process starts.
 
         with race("multi_worker_mirrored", "parameter_server", workers=4, steps=100) as both:
             print(both.wait().comparison)

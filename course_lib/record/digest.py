@@ -72,7 +72,7 @@ class Digest:
         self._heard: dict[str, float] = {}  # when each task's last phase ended
         self._ahead = math.inf  # how far this process's clock is ahead of the trace's
         # a loop of a learner's own has batches of its own
-        window = WINDOW * spec.batch, WINDOW * (spec.strategy == "custom")
+        window = WINDOW * spec.batch, WINDOW * spec.own_loop
         self._losses = defaultdict[str, Readings](lambda: Readings(np.fmin, *window))
         self._newest = -1  # the latest step that has a loss
         self._accuracy = Readings(np.fmax)
@@ -200,7 +200,7 @@ class Digest:
         """The number of batches' worth of examples that the run has used. Where batches may have
         other sizes, in a learner's own functions: of steps.
         """
-        if self.spec.strategy == "custom":
+        if self.spec.own_loop:
             return self._newest + 1
         examples = self.losses.examples
         return math.ceil(examples[-1] / self.spec.batch) if len(examples) else 0

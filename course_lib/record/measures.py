@@ -141,6 +141,14 @@ class Updates:
                 self._of[worker][1] += 1
 
     @property
+    def holders(self) -> dict[str, list[str]]:
+        """Variables -> the tasks that update them."""
+        tasks: defaultdict[str, set[str]] = defaultdict(set)
+        for task, _, variables, _ in list(self._made):
+            tasks[variables].add(task)
+        return {variables: sorted(tasks[variables], key=task_key) for variables in sorted(tasks)}
+
+    @property
     def staleness(self) -> Counter[int]:
         """Staleness -> number of updates."""
         return Counter(self._stalest.values())

@@ -75,7 +75,7 @@ class Line:
 
 def of_run(run: Any, name: str = "") -> Callable[[], str]:
     """The text of a line about a live run: see `how_far`, and for how long it was waited for."""
-    name = name or ("The run" if run.spec.strategy == "custom" else run.spec.strategy)
+    name = name or run.spec.strategy
     began = time.monotonic()
     return lambda: how_far(run, name, f" after {time.monotonic() - began:.0f} s")
 
@@ -83,7 +83,7 @@ def of_run(run: Any, name: str = "") -> Callable[[], str]:
 def how_far(run: Any, name: str, took: str = "") -> str:
     """Say the state of a live run, how far it is, and for whom it stands still."""
     state, still, digest = run.state, run.standstill(), run.digest
-    known = run.spec.strategy != "custom" or "steps" in run.spec.model_fields_set
+    known = not run.spec.own or "steps" in run.spec.model_fields_set
     of = f" of {run.spec.steps:,}" if known else ""
     steps = f": step {digest.steps_done:,}{of}" if digest.steps_done else ""
     loss = f", loss {digest.losses.last:.3g}" if digest.losses.last is not None else ""

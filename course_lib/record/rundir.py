@@ -366,7 +366,7 @@ def create(spec: RunSpec) -> RunDir:
     if spec.run_dir is None:
         with usable("LOCKSTEP_HOME", _named()):
             _make_room(runs(), _OURS, KEEP)
-            prefix = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.strategy}-"
+            prefix = f"{time.strftime('%Y%m%d-%H%M%S')}-{spec.strategy.strip('()<>')}-"
             return RunDir(tempfile.mkdtemp(prefix=prefix, dir=runs()))
     with usable("run_dir", spec.run_dir):
         path = spec.run_dir.expanduser().resolve()

@@ -85,7 +85,7 @@ class SavedRun(RunDir):
         Raises `TaskFailed` for a run that failed, `LockstepError` if there is nothing.
         """
         if self.result_file.exists():
-            return Result(read(self.result_file, json.loads))
+            return read(self.result_file, lambda text: Result(json.loads(text)))
         if self.state == "failed":
             raise first_failure(self, self.digest)
         raise LockstepError(f"the run has no result: it is {self.state}")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from course_lib.collectives import Schedule, Topology, cost, simulate, verify
-from course_lib.collectives.algorithms import ALGORITHMS, FOILS, Algorithm, build
+from course_lib.collectives.algorithms import ALGORITHMS, Algorithm, build
 from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
@@ -58,10 +58,11 @@ def allreduce(
 
     `what`: one array for each worker (same shape and dtype), or how many bytes each worker brings
     (a number, or a text like "4MiB"). In the second case the workers bring known numbers, and their
-    sum is checked. Workers of one host share memory; hosts talk over TCP, each through a `link` if
-    one is given. With `engine="ray"` hosts are nodes of a Ray cluster, with links as they are. With
-    `simulated` no process starts, and the time is the model's. `options` are passed to the
-    algorithm.
+    result is checked. The algorithm may also be that of another collective, such as
+    "ring_all_gather" or "direct_all_to_all" (`Schedule.kind` says which). Workers of one host share
+    memory; hosts talk over TCP, each through a `link` if one is given. With `engine="ray"` hosts
+    are nodes of a Ray cluster, with links as they are. With `simulated` no process starts, and the
+    time is the model's. `options` are passed to the algorithm.
 
     Raises `SpecError` before any process starts. If a function of your own is wrong, the error says
     why.
@@ -178,14 +179,10 @@ def _length(what: object, dtype: str) -> int:
 def _schedule(
     algorithm: str | Algorithm, workers: int, hosts: int, options: dict[str, Any]
 ) -> Schedule:
-    """The schedule of an all-reduce. One from a learner's own function is verified first; raises
+    """The schedule of an algorithm. One from a learner's own function is verified first; raises
     `SpecError` if it is wrong.
     """
-    if isinstance(algorithm, str) and algorithm not in ALGORITHMS | FOILS:
-        raise SpecError.unknown("algorithm", algorithm, ALGORITHMS | FOILS)
     schedule = build(algorithm, workers, hosts=hosts, **options)
-    if schedule.kind != "all_reduce":
-        raise SpecError("algorithm", schedule.name, f"is a {schedule.kind}, not an all_reduce")
     own = callable(algorithm) and algorithm not in ALGORITHMS.values()
     if own and not (proof := verify(schedule)):
         raise SpecError("algorithm", schedule.name, f"it is not right yet.\n{proof}")

@@ -120,6 +120,18 @@ class RunSpec(Settings):
         """Examples that one worker computes in a step."""
         return self.batch // self.workers
 
+    @property
+    def own(self) -> bool:
+        """True if its tasks run functions of a learner's own: `strategy` is then the name of the
+        workers' function with `()` behind it.
+        """
+        return self.strategy.endswith("()")
+
+    @property
+    def own_loop(self) -> bool:
+        """True if these may have batches of their own, as nobody told them the size."""
+        return self.own and "global_batch" not in self.model_fields_set
+
     def check_host(self, host: int | str, field: str = "host") -> int:
         """The number of a host, given as 1 or "host:1", if this run has it; else raises `SpecError`
         naming those that it has.
@@ -152,7 +164,7 @@ class RunSpec(Settings):
         workers compute.
         """
         self.check_task(task, field)
-        if self.strategy != "custom" and not task.startswith("worker:"):
+        if not self.own and not task.startswith("worker:"):
             text = "only workers can be slowed, such as worker:0: a chief and a ps do not compute"
             raise SpecError(field, task, text)
         return task
@@ -180,7 +192,7 @@ class RunSpec(Settings):
             raise SpecError("faults", fault.text, error.allowed) from None
         if fault.do in ("cut", "link"):
             self.check_linked("faults", fault.text)
-        if self.strategy != "custom" and (fault.step or 0) >= self.steps:
+        if not self.own_loop and (fault.step or 0) >= self.steps:
             allowed = f"the steps of this run are 0 to {self.steps - 1}"
             raise SpecError("faults", fault.text, allowed)
         return fault
@@ -196,7 +208,7 @@ class RunSpec(Settings):
         """The jitter that a task starts with; "" for none."""
         if isinstance(self.jitter, dict):
             return self.jitter.get(task, "")
-        computes = self.strategy == "custom" or task.startswith("worker:")
+        computes = self.own or task.startswith("worker:")
         return self.jitter or "" if computes else ""
 
 

@@ -11,6 +11,8 @@ from typing import Literal, get_args
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.notebook import lazy
+from course_lib.spec.run_spec import RunSpec
+from course_lib.strategies.pages import described
 from course_lib.strategies.strategy import Standing, Strategy
 
 StrategyName = Literal[
@@ -47,6 +49,11 @@ def find(name: str) -> Strategy:
     if name not in STRATEGIES:
         raise SpecError.unknown("strategy", name, STRATEGIES)
     return STRATEGIES[name]
+
+
+def of(spec: RunSpec) -> Strategy:
+    """The strategy of a run, which may be a learner's own."""
+    return described(spec.strategy) if spec.own else find(spec.strategy)
 
 
 def carries_over(name: str) -> bool:

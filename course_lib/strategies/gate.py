@@ -18,12 +18,11 @@ from course_lib.hardware import Machine
 from course_lib.spec.fields import ALL
 from course_lib.spec.run_spec import JOBS, RunSpec
 from course_lib.spec.settings import MAX_BATCH, MAX_REPLICAS, NATIVE
-from course_lib.strategies import trial
+from course_lib.strategies import pages, trial
 from course_lib.strategies.catalog import STRATEGIES, find, missing
 from course_lib.strategies.strategy import Refusals, Strategy
 from course_lib.workloads.layers import Sketch
 
-Program = Callable[..., Any]
 Rule = tuple[bool, str, str]
 """Whether it is broken, by which field, and what is allowed there."""
 
@@ -31,7 +30,8 @@ Rule = tuple[bool, str, str]
 @dataclass
 class Request:
     """A request for a run. `spec`: what was not given is as usual, and does not count as set until
-    the request is admitted; `strategy`: None for functions of a learner's own; `programs`: by job,
+    the request is admitted; `strategy`: None for functions of a learner's own that are no page (see
+    `pages.py`); `programs`: by job,
     `module:function` or such a function; `algorithm`: the learner's own all-reduce.
     """
 
@@ -112,7 +112,7 @@ def requested(what: object, fields: Mapping[str, Any]) -> Request:
         find(what)  # before any of its fields
         request = _usual(RunSpec(strategy=what, **given))
     else:
-        request = _by_job(what, given)
+        request = _own(what, given)
     request.algorithm = algorithm if callable(algorithm) else None
     return request
 
@@ -158,26 +158,30 @@ def _framework(strategy: Strategy, given: RunSpec) -> str:
     return next((name for name in names if own and name in own.frameworks), names[0])
 
 
-def _by_job(what: object, given: Mapping[str, Any]) -> Request:
-    """The request for a learner's functions, each for a job. Raises `SpecError` for anything
-    else.
+def _own(what: object, given: Mapping[str, Any]) -> Request:
+    """The request for a learner's functions, each for a job; those of a page follow the spec.
+    Raises `SpecError` for anything else.
     """
-    programs = what if isinstance(what, Mapping) else {"worker": what}
+    programs = pages.by_job(what)
     for job, function in programs.items():
         if job not in JOBS:
             raise SpecError.unknown("job", job, JOBS)
         if not callable(function):
             allowed = "a strategy's name, a RunSpec, or a function that every worker runs"
             raise SpecError("start", function, allowed)
-    usual = {"framework": "python", "ps": int("ps" in programs), "chief": "chief" in programs}
-    spec = RunSpec(strategy="custom", **{**usual, **given})
+    name, (framework, page) = pages.name_of(programs), pages.framework_of(programs)
+    usual = {"framework": framework, "ps": int("ps" in programs), "chief": "chief" in programs}
+    spec = RunSpec(strategy=name, **{**usual, **given})
     jobs = dict.fromkeys(task.partition(":")[0] for task in spec.tasks)
     if jobs.keys() != programs.keys():
         names = {job: getattr(programs.get(job), "__name__", "...") for job in jobs}
         call = ", ".join(f'"{job}": {name}' for job, name in names.items())
         allowed = f"the tasks of this run are {', '.join(spec.tasks)}, and each job has a function"
         raise SpecError("start", what, f"{allowed}: start({{{call}}}, ...)")
-    return Request(spec, programs=programs)
+    if not page:
+        return Request(spec, programs=programs)
+    spec = spec.model_copy(update={"sizes": workloads.sizes(spec)})
+    return Request(spec, pages.described(name, {spec.framework: tuple(programs)}), programs)
 
 
 # --- what keeps it from being run ---
@@ -337,12 +341,13 @@ def _of_strategy(spec: RunSpec, strategy: Strategy) -> list[Rule]:
     name, most, jobs = strategy.name, strategy.max_workers, strategy.jobs[spec.framework]
     who, in_one = f"{name} with {spec.framework}", spec.framework in strategy.one_process
     exactly = f"{name} has exactly {most}; multi_worker_mirrored takes more"
+    each = f"{who} has one each: set workers"
     whole = f"all workers of {name} compute the same examples: leave it out"
     counts = [("ps", spec.ps), ("chief", int(spec.chief))]
     return [
         (spec.workers > most, "workers", exactly),
         (in_one and spec.workers > 1, "workers", f"{who} is one process: set replicas"),
-        (spec.replicas > 1 and not in_one, "replicas", f"{who} has one each: set workers"),
+        (spec.replicas > 1 and not in_one and not spec.own, "replicas", each),
         *((n > 0 and job not in jobs, job, f"{name} has none: leave it out") for job, n in counts),
         *((n == 0 and job in jobs, job, f"{who} needs at least one") for job, n in counts),
         (strategy.model_parallel and spec.sampler == "per_worker", "sampler", whole),
@@ -361,7 +366,7 @@ def unused_fields(spec: RunSpec) -> dict[str, str]:
     unused = {
         field: f"{spec.strategy} {why} {', '.join(names)})"
         for field, names in takers.items()
-        if spec.strategy not in names
+        if spec.strategy not in names and not spec.own
     }
     other = {"loss_scale": f"{spec.precision} {why} float16)"}
     return unused | (other if spec.precision != "float16" else {})

@@ -48,6 +48,8 @@ from course_lib.workloads.layers import digest
 from course_lib.workloads.workload import Outputs
 
 MOMENT = 1e-6  # seconds, too short to sleep
+PARTS = ("stage", "experts")
+"""Variables that nobody else holds, and that nobody puts together: each task leaves its own."""
 Span = tuple[float, float]
 """The times at which something began and ended."""
 
@@ -232,10 +234,14 @@ class TrainingStep(Phases, ABC):
     of larger batches, the run has read more examples than steps of this size would make: it is
     `ahead` by so many.
 
+    Where each replica goes its own way for a while, they are `apart`: an update has the gradients
+    of one of them, and a checkpoint holds each. The metric is then that of the first.
+
     The `first` of the tasks that hold the same saves the trained weights in the end.
     """
 
     writers: Sequence[str] = ("worker:0",)
+    apart = False
 
     def __init__(self, task: Task, holders: Sequence[tuple[str, str]]) -> None:
         super().__init__(task)
@@ -247,6 +253,7 @@ class TrainingStep(Phases, ABC):
         self.loss = float("nan")
         self.census = Census(task)
         self._whole = holders[0][0] == "all"
+        self._has_part = holders[0][0].partition(" ")[0] in PARTS
 
     # --- what differs between frameworks ---
 
@@ -374,7 +381,8 @@ class TrainingStep(Phases, ABC):
         """Record one update of everything that this task holds, unless it was skipped."""
         if self._skipped:
             return
-        gradients, before = self.spec.shares if self._whole else 1, self.updates
+        gradients = self.spec.shares if self._whole and not self.apart else 1
+        before = self.updates
         self.updates += 1
         for variables, device in self.holders:
             self.task.update(self.number, variables, device, before, self.updates, gradients)
@@ -440,14 +448,14 @@ class TrainingStep(Phases, ABC):
 
     def result(self) -> dict[str, Any]:
         """Return the strategy's result: see `outcome`, and the `sample` of a workload that has one.
-        The first task saves the trained weights; in a pipeline each stage saves its own. The first
+        The first task saves the trained weights; with `PARTS` each saves its own. The first
         task also adds `matmul_flops`, measured last, when the other tasks are done.
 
         Where each task holds a shard, all tasks must call it together.
         """
         self.task.enter("evaluate")
         named = self.named_weights()
-        if self.first or self.holders[0][0].startswith("stage"):  # before the metric may fail
+        if self.first or self._has_part:  # before the metric may fail
             self.task.files.leave_weights(self.task.name, named)
         placed = {"variables_on": self.variables_on(), "optimizer_state_on": self.state_on()}
         values = outcome(self.task, self.outputs, self.weights(), self.loss) | placed

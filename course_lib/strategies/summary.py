@@ -11,6 +11,7 @@ from course_lib.cluster.run import Run
 from course_lib.record import measures
 from course_lib.record.events import Lifecycle, Metric, Update
 from course_lib.record.ledger import ledger
+from course_lib.record.observed import observed
 from course_lib.record.reality import computing
 from course_lib.strategies import catalog
 
@@ -34,6 +35,7 @@ def summarize(run: Run) -> dict[str, Any]:
     those of the optimizer's state. `memory`: bytes by task and kind, see `record/measures.py`;
     `memory_formula`: what the strategy's formula says.
 
+    `observed`: the facts of the strategy as the trace shows them, see `record/observed.py`.
     `staleness`: how many updates had how many others between their read and their write. `ledger`:
     see `record/ledger.py`. `restarts`: how often tasks were started again after a failure;
     `steps_again`: how many steps were done again for that reason, which count once in all figures;
@@ -54,7 +56,10 @@ def summarize(run: Run) -> dict[str, Any]:
     read, how many of these more than once, and how many never.
     """
     spec, digest, trace = run.spec, run.digest, run.trace.once()
-    values = {task: value or {} for task, value in run.values.items()}
+    returned = run.values
+    if spec.own and returned and not any(map(_of_step, returned.values())):
+        return returned  # functions that make no training step
+    values = {task: value if _of_step(value) else {} for task, value in returned.items()}
     workload, reasons = workloads.load(spec), {reason.what: reason for reason in run.plan.reasons}
     model = workload.sketch_in(spec.framework, spec.precision)
     examples, losses, rate = digest.losses.examples, digest.losses.values, digest.losses.rate()
@@ -67,7 +72,9 @@ def summarize(run: Run) -> dict[str, Any]:
     mfu, mfu_why = utilization(run, flops / spec.batch * (rate or 0))
     resumed = {"step": run.plan.resumed_from, "run_dir": str(spec.resume)}
     given = run.trace.all(Metric, name="taken_over")
+    places = _by_device(values, "variables_on")
     seconds = measures.seconds_to(trace)
+    seen = observed(spec, trace, places, 4 * (final.get("parameters") or 0))
     links = {f"host:{host}": spec.link_of(host).model_dump() for host in spec.all_hosts}
     return {
         "strategy": spec.strategy,
@@ -94,10 +101,11 @@ def summarize(run: Run) -> dict[str, Any]:
         "sample": final.get("sample"),
         "parameter_digest": {task: v["digest"] for task, v in values.items() if "digest" in v},
         "update_applied_by": sorted({_device(e.task, e.device) for e in trace.all(Update)}),
-        "variables_on": _by_device(values, "variables_on"),
+        "variables_on": places,
         "optimizer_state_on": _by_device(values, "optimizer_state_on"),
         "memory": {task: digest.memory[task] for task in spec.tasks if task in digest.memory},
-        "memory_formula": catalog.find(spec.strategy).foretold(spec, model) if model else {},
+        "observed": dict(seen._asdict()),
+        "memory_formula": catalog.of(spec).foretold(spec, model) if model else {},
         "staleness": digest.updates.as_dict(),
         "dropped_gradients": digest.dropped,
         "ledger": ledger(run.trace).as_dict(),
@@ -124,6 +132,11 @@ def summarize(run: Run) -> dict[str, Any]:
         "examples_read": _examples_read(run) if spec.record_examples else {},
         "run_dir": str(run.run_dir),
     }
+
+
+def _of_step(value: Any) -> bool:
+    """Tell whether a task returned the result of a training step."""
+    return isinstance(value, dict) and "digest" in value
 
 
 def _faults(run: Run) -> list[str]:

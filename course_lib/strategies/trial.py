@@ -73,7 +73,7 @@ def tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
     }
     roles = {"worker": f"{__package__}.{spec.framework}.trial:{role}"}
     with tempfile.TemporaryDirectory(prefix="lockstep-trial-") as place:
-        same |= {"strategy": "custom", "trace": False, "run_dir": Path(place, "run")}
+        same |= {"strategy": f"{role}()", "trace": False, "run_dir": Path(place, "run")}
         alone, machine = RunSpec(**same, workers=workers).complete(), hardware.probe()
         run = Run(Prepared(alone, machine, hardware.plan(alone, machine), roles), clock())
         with run, Line(of_run(run, f"The trial of {spec.workload}")):

@@ -112,3 +112,4 @@ class WatchedLoop:
             record(task, task.name, number, self.samples, self.memory())
         self.number += 1
         self.begun, self._examples, self._due = False, 0, set(self.names)
+        self.task.at_step_end()

@@ -30,30 +30,39 @@ OURS.update(WORKLOADS)
 
 def named(workload: Any) -> str:
     """The name of a workload that was given by its name, as a `Workload`, or as `file.py:name`.
-
-    Such a file is run, as a module that is imported is, and may import its neighbours. Raises
-    `SpecError` if it cannot be run, or if it has no `Workload` of that name.
+    Raises `SpecError` as `from_file` does.
     """
     if isinstance(workload, Workload):
         return workload.name
-    path, _, name = str(workload).rpartition(":")
+    if isinstance(workload, str) and ".py" not in (workload[-3:], workload.rpartition(":")[0][-3:]):
+        return workload
+    return str(from_file("workload", workload, Workload).name)
+
+
+def from_file(field: str, text: Any, kind: Any, what: str = "") -> Any:
+    """The value of a `kind` in a file of a learner's own, given as `file.py:name`.
+
+    Such a file is run, as a module that is imported is, and may import its neighbours. Raises
+    `SpecError` if it cannot be run, or if it has no such value of that name.
+    """
+    path, _, name = str(text).rpartition(":")
+    what = what or f"{kind.__name__}(...)"
     if not path.endswith(".py"):
-        if isinstance(workload, str) and not workload.endswith(".py"):
-            return workload
-        text = "the name of a workload, a Workload(...), or the file and name of one: my.py:mine"
-        raise SpecError("workload", workload, text)
+        form = f"the name of a {field}, a {what}, or the file and name of one: my.py:mine"
+        raise SpecError(field, text, form)
     if not Path(path).is_file():
-        raise SpecError("workload", workload, f"there is no file {path}")
+        raise SpecError(field, text, f"there is no file {path}")
     folder = str(Path(path).resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)  # as `python file.py` does; the tasks have it from here
-    with trying(f"{path} cannot be run", partial(SpecError, "workload", workload)):
-        values = runpy.run_path(path, run_name=Path(path).stem)
-    if not isinstance(values.get(name), Workload):
-        there = [key for key, value in values.items() if isinstance(value, Workload)]
+    with trying(f"{path} cannot be run", partial(SpecError, field, text)):
+        values = runpy.run_path(path, run_name=(stem := Path(path).stem))
+    if not isinstance(values.get(name), kind):
+        made = (n for n, value in values.items() if isinstance(value, kind))
+        there = [n for n in made if getattr(values[n], "__module__", "") in (stem, kind.__module__)]
         has = ", ".join(there) or "none"
-        raise SpecError("workload", workload, f"{path} has no Workload called {name}; it has {has}")
-    return str(values[name].name)
+        raise SpecError(field, text, f"{path} has no {what} called {name}; it has {has}")
+    return values[name]
 
 
 def find(name: str) -> Callable[..., Workload]:
@@ -90,4 +99,4 @@ def load(spec: RunSpec) -> Workload:
     return find(spec.workload)(**sizes(spec))
 
 
-__all__ = ["OWN", "WORKLOADS", "Workload", "find", "load", "named", "sizes"]
+__all__ = ["OWN", "WORKLOADS", "Workload", "find", "from_file", "load", "named", "sizes"]

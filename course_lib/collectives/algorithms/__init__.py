@@ -1,9 +1,9 @@
 """All algorithms by name. Each file here is about one algorithm, and is found without being listed.
 
 The file `NAME.py` holds the all-reduce `NAME(workers) -> Schedule` and its `closed_form`. It may
-list related functions in a tuple: `FOILS` (bad all-reduces, for comparison) and `HALVES` (a
-reduce-scatter or an all-gather alone). `ORDER` gives its place in tables; without one it comes
-last.
+list related functions in a tuple: `FOILS` (bad all-reduces, for comparison) and `COLLECTIVES`
+(other ones: a reduce-scatter, an all-gather, a broadcast, an all-to-all). `ORDER` gives its place
+in tables; without one it comes last.
 """
 
 import inspect
@@ -21,7 +21,7 @@ Algorithm = Callable[..., Schedule]
 ALGORITHMS: dict[str, Algorithm] = {}
 FORMS: dict[str, Callable[..., ClosedForm]] = {}  # the closed form of each
 FOILS: dict[str, Algorithm] = {}
-HALVES: dict[str, Algorithm] = {}
+COLLECTIVES: dict[str, Algorithm] = {}
 
 for module in sorted(lazy.modules(__name__), key=lambda module: getattr(module, "ORDER", 100)):
     name = module.__name__.rpartition(".")[2]
@@ -30,7 +30,7 @@ for module in sorted(lazy.modules(__name__), key=lambda module: getattr(module, 
             raise SpecError(module.__file__ or name, name, f"the file must define {how}")
     ALGORITHMS[name], FORMS[name] = getattr(module, name), module.closed_form
     FOILS |= {function.__name__: function for function in getattr(module, "FOILS", ())}
-    HALVES |= {function.__name__: function for function in getattr(module, "HALVES", ())}
+    COLLECTIVES |= {function.__name__: function for function in getattr(module, "COLLECTIVES", ())}
 
 
 def find(algorithm: str | Algorithm) -> Algorithm:
@@ -40,7 +40,7 @@ def find(algorithm: str | Algorithm) -> Algorithm:
     """
     if callable(algorithm):
         return algorithm
-    known = ALGORITHMS | FOILS | HALVES
+    known = ALGORITHMS | FOILS | COLLECTIVES
     if algorithm not in known:
         raise SpecError.unknown("algorithm", algorithm, known)
     return known[algorithm]

@@ -27,6 +27,23 @@ def direct(workers: int) -> Schedule:
     return Schedule("direct", workers, chunks=workers, rounds=rounds)
 
 
+def direct_all_to_all(workers: int) -> Schedule:
+    """All-to-all: every rank sends each other rank a chunk of its own, as when tokens go to their
+    experts. Chunk P r + s is what rank r has for rank s.
+
+    P workers, and buffers of S bytes, of which a rank fills an equal part, S/P. Rounds P-1: in
+    round i rank r sends to rank r + i, so nobody receives from two. Every rank sends (P-1)/P² S.
+    Time (P-1)(α + Sβ/P²). Source: the pairwise exchange of Thakur, Rabenseifner & Gropp 2005.
+    """
+    src = np.arange(check_number("workers", workers))
+    to = [(src + gap) % workers for gap in range(1, workers)]
+    rounds = [Round(src, dst, workers * src + dst, "copy") for dst in to]
+    return Schedule("direct_all_to_all", workers, workers**2, rounds, "all_to_all")
+
+
+COLLECTIVES = (direct_all_to_all,)
+
+
 def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `direct` among P workers with S bytes each."""
     each = 2 * (P - 1) * S / P

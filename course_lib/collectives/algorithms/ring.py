@@ -91,7 +91,7 @@ def ring_all_gather(workers: int, order: Sequence[int] | None = None) -> Schedul
 
 
 FOILS = (ring_worst_order,)
-HALVES = (ring_reduce_scatter, ring_all_gather)
+COLLECTIVES = (ring_reduce_scatter, ring_all_gather)
 
 
 def _half(name: str, kind: CollectiveKind, rank: np.ndarray, behind: int, op: Op) -> Schedule:

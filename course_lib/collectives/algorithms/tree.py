@@ -29,6 +29,19 @@ def tree(workers: int) -> Schedule:
     return Schedule("tree", workers, chunks=1, rounds=rounds)
 
 
+def tree_broadcast(workers: int) -> Schedule:
+    """The second half: what rank 0 has ends everywhere. ⌈lg P⌉ rounds of S bytes.
+
+    Time ⌈lg P⌉(α + Sβ): rank 0 sends in every round.
+    """
+    rounds = tree(workers).rounds
+    down = rounds[len(rounds) // 2 :]
+    return Schedule("tree_broadcast", workers, 1, down, "broadcast")
+
+
+COLLECTIVES = (tree_broadcast,)
+
+
 def closed_form(P: int, S: int) -> ClosedForm:
     """The cost of `tree` among P workers with S bytes each."""
     L = (P - 1).bit_length()

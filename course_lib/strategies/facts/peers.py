@@ -60,7 +60,8 @@ FULLY_SHARDED = Strategy(
     gradients="each worker, from its share of the batch; it then gets the mean of its own part",
     update="each worker, to its own part",
     waits="every worker for all others, in each layer, forward and back",
-    wire="3(n-1)/n S bytes sent by each worker: two all-gathers and a reduce-scatter",
+    wire="3(n-1)/n S bytes sent by each worker: two all-gathers and a reduce-scatter; on CPUs "
+    "4(n-1)/n S, as gloo's reduce-scatter sends what an all-reduce does",
     use="data parallelism with models too large for one device: the usual way to train them",
     limits="1.5 times the bytes of an all-reduce; the two largest layers must fit on every worker",
     source="Rajbhandari et al., ZeRO, SC 2020; Zhao et al., PyTorch FSDP, VLDB 2023",

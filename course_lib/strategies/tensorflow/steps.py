@@ -177,9 +177,9 @@ def save_variables(part: Path, name: str, variables: Mapping[str, Any]) -> None:
     tf.train.Checkpoint(**kept).write(str(part / name))
 
 
-def load_variables(checkpoint: Path) -> dict[str, np.ndarray]:
-    """The values of all variables in all parts of a checkpoint, by name."""
-    files = (str(index.with_suffix("")) for index in checkpoint.glob("*/*.index"))
+def load_variables(checkpoint: Path, part: str = "*") -> dict[str, np.ndarray]:
+    """The values of all variables in a part of a checkpoint, by default in all, by name."""
+    files = (str(index.with_suffix("")) for index in checkpoint.glob(f"{part}/*.index"))
     return {
         name.removesuffix(VALUE): reader.get_tensor(name)
         for reader in map(tf.train.load_checkpoint, files)
@@ -293,14 +293,14 @@ class ReplicasStep(KerasStep):
 
     def save_state(self, part: Path) -> None:
         """Of several workers the first writes what all hold alike, each one what it alone holds."""
-        if self.task.index == 0:
+        if self.task.index == 0 or self.apart:
             slots = [self.variables, *zip(*self.state, strict=True)]
             save_variables(part, ALIKE, named([map(first, slot) for slot in slots]))
         if self.task.name in self.writers:
             save_variables(part, OWN, dict(self._own()))
 
     def load_state(self, part: Path) -> None:
-        kept = load_variables(part.parent)
+        kept = load_variables(part.parent, part.name if self.apart else "*")
         for name, variable in named([self.variables, *zip(*self.state, strict=True)]).items():
             assign(variable, kept[name])
         assign(self.count, self.updates)

@@ -130,7 +130,7 @@ class Transpose(nn.Module):
 
 def weights_of(parameters: Iterable[torch.Tensor]) -> list[np.ndarray]:
     """The weights in the layout that all frameworks share."""
-    values = (parameter.detach().cpu() for parameter in parameters)
+    values = (parameter.detach().float().cpu() for parameter in parameters)
     return [v.permute(_FROM_TORCH.get(v.ndim, tuple(range(v.ndim)))).numpy() for v in values]
 
 
@@ -323,7 +323,8 @@ def bytes_on(tensors: Iterable[torch.Tensor]) -> dict[str, int]:
     """Bytes of what this process holds of tensors, by device."""
     counts = Counter[str]()
     for tensor in map(local, tensors):
-        counts[str(tensor.device)] += tensor.nbytes
+        room = tensor.untyped_storage().nbytes()  # none, if a page has freed it
+        counts[str(tensor.device)] += min(tensor.nbytes, room)
     return dict(counts)
 
 

@@ -28,7 +28,7 @@ Parallelism", NeurIPS 2019; Narayanan et al., "Memory-Efficient Pipeline-Paralle
 ICML 2021 (1F1B with one update for all microbatches: PipeDream-Flush).
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -37,6 +37,7 @@ import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
+from torch.distributed.pipelining.schedules import PipelineScheduleMulti
 from torch.func import functional_call
 
 from course_lib import workloads
@@ -58,12 +59,14 @@ def naive(task: Task) -> dict[str, Any]:
     `start(naive, framework="torch", workers=2)` runs it, with a loss that is a mean.
     """
     join(task)
-    step, before = stage_of(task)
     k, last, m = task.index, task.spec.workers - 1, task.spec.accumulate
+    step, _ = stages_of(task, range(last + 1))
     ahead = min(last - k, m)  # forward passes before the first backward pass
     share = 1 / (task.spec.workers * m)  # of the work of a step
     with torch.no_grad():  # to know their shape: (batch / m, width)
-        activations = before(step.tensors(np.arange(task.spec.batch // m))[0])
+        parts = parts_of(step.workloads_model, step.workload.stages)
+        before = cut(list(parts.values()), last + 1)[:k]
+        activations = torch.nn.Sequential(*before)(step.tensors(np.arange(task.spec.batch // m))[0])
     while step.begin():
         inputs, targets = (each.chunk(m) for each in step.read())  # m of (batch / m, features)
         kept, sent, loss = dict[int, Any](), list[Any](), torch.tensor(0.0)
@@ -108,51 +111,86 @@ def worker(task: Task) -> dict[str, Any]:
     The last stage knows the loss, and tells the others its count.
     """
     join(task)
-    step, _ = stage_of(task)
-    spec, stage = task.spec, Stage(step)
-    losses: list[torch.Tensor] = []  # of the microbatches
-
-    def compare(outputs: Any, targets: Any) -> Any:
-        loss = step.loss_of(outputs, targets)
-        losses.append(pair(loss).detach())
-        return models.summed(loss)
-
-    # it scales gradients by 1/m
-    schedule = SCHEDULES[spec.pipeline](stage, spec.accumulate, compare)
+    pipeline = Pipeline(task, range(task.spec.workers), SCHEDULES[task.spec.pipeline])
+    step = pipeline.step
     while step.begin():
         inputs, targets = step.read()  # (batch, features) and (batch,), cut into m by PyTorch
-        step.draw_as(task.index)  # they read alike, and their layers draw apart
-        # only the first stage gets inputs and only the last one targets: the others get activations
-        given = (inputs,) if stage.is_first else ()
-        ends = {"target": targets} if stage.is_last else {}
-        schedule.step(*given, **ends, return_outputs=False)
-        step.waited()  # for the neighbours to take the last gradients
-        # before the first step PyTorch calls `compare` once more, to see the shapes
-        mine = losses[-spec.accumulate :] or [torch.ones(2, device=step.device)]
-        loss = torch.stack(mine).mean(0)  # (m, 2) becomes (2,)
-        losses.clear()
+        loss = pipeline.compute(inputs, targets)  # (2,)
         if models.counts(step.workload):
             with step.reducing():
-                dist.broadcast(loss, src=spec.workers - 1)
+                dist.broadcast(loss, src=task.spec.workers - 1)
         with step.applying():
             if step.unscale(loss):
                 step.optimizer.step()
-        step.done(loss if stage.is_last else None)
+        step.done(loss if pipeline.last else None)
     return of_stage(step)
 
 
-def stage_of(task: Task) -> tuple[TorchStep, torch.nn.Module]:
-    """The step of this worker, whose model is its stage, and the layers before that."""
+class Pipeline:
+    """The stages that this worker has of the run's model, and a schedule that drives them: a class
+    of `torch.distributed.pipelining`.
+
+    `owners`: for each stage, the rank of the worker that has it; `group`: the process group of all
+    of these, if it is not that of all workers. `first`, `last`: whether the worker has that stage.
+    The number of microbatches, m, is the run's `accumulate`.
+    """
+
+    def __init__(self, task: Task, owners: Sequence[int], schedule: Any, group: Any = None) -> None:
+        self.step, mine = stages_of(task, owners, group)
+        self.first, self.last = 0 in mine, len(owners) - 1 in mine
+        self._count, self._number, self.part = len(owners), min(mine), 1.0
+        self.kept: dict[Any, int] = {}  # (stage, microbatch) -> bytes of activations
+        self._losses: list[torch.Tensor] = []  # of the microbatches
+        stages = [Stage(self, number, len(owners), mine[number], group) for number in mine]
+        several = issubclass(schedule, PipelineScheduleMulti)
+        # it scales gradients by 1/m
+        m = task.spec.accumulate
+        self._schedule = schedule(stages if several else stages[0], m, self._compare)
+
+    def _compare(self, outputs: Any, targets: Any) -> Any:
+        loss = self.step.loss_of(outputs, targets)
+        self._losses.append(pair(loss).detach())
+        return models.summed(loss).clone()  # PyTorch detaches it in place, which no view allows
+
+    def compute(self, inputs: Any, targets: Any, part: float = 1.0, share: int = 0) -> torch.Tensor:
+        """Pass a batch through all stages and back, which leaves each parameter's gradient here.
+        `part`: of a stage's work, if the stage is cut further; `share`: which of the batch, if each
+        of several pipelines has one. Layers draw apart in each stage and share.
+        Returns the loss as a sum and a count, (2,), where the last stage is; elsewhere ones.
+        """
+        step, self.part = self.step, part
+        step.draw_as(share * self._count + self._number)
+        # only the first stage gets inputs and only the last one targets: the others get activations
+        given = (inputs,) if self.first else ()
+        ends = {"target": targets} if self.last else {}
+        self._schedule.step(*given, **ends, return_outputs=False)
+        step.waited()  # for the neighbours to take the last gradients
+        # before the first step PyTorch calls `compare` once more, to see the shapes
+        mine = self._losses[-step.spec.accumulate :] or [torch.ones(2, device=step.device)]
+        self._losses = []
+        return torch.stack(mine).mean(0)  # (m, 2) becomes (2,)
+
+
+def stages_of(
+    task: Task, owners: Sequence[int], group: Any = None
+) -> tuple[TorchStep, dict[int, torch.nn.Module]]:
+    """The step of this worker, whose model is its stages, and these by number; see `Pipeline`."""
     workload, spec, device = workloads.load(task.spec), task.spec, models.use(task.device)
     model = models.build(workload, spec.seed)
-    stages = cut(list(parts_of(model, workload.stages).values()), spec.workers)
-    layers = stages[task.index].to(device)
-    step = TorchStep(task, layers, f"stage {task.index}")
-    step.whole_outputs = partial(through, task, layers)
-    step.workloads_model, forward = model, step.mixed(layers.forward)
-    # in the run's precision, as activations are, and in the order in which they are sent
-    layers.forward = lambda values: forward(values).contiguous()
-    return step, torch.nn.Sequential(*stages[: task.index])
+    stages = cut(list(parts_of(model, workload.stages).values()), len(owners))
+    mine = {n: stages[n].to(device) for n, owner in enumerate(owners) if owner == task.index}
+    holds = f"stage {', '.join(map(str, mine))}"
+    step = TorchStep(task, torch.nn.Sequential(*mine.values()), holds)
+    step.whole_outputs = partial(through, mine, owners, group)
+    step.workloads_model = model
+    for stage in mine.values():
+        # in the run's precision, as activations are, and in the order in which they are sent
+        stage.forward = partial(contiguous, step.mixed(stage.forward))
+    return step, mine
+
+
+def contiguous(forward: Any, values: Any) -> Any:
+    return forward(values).contiguous()
 
 
 def of_stage(step: TorchStep) -> dict[str, Any]:
@@ -176,24 +214,26 @@ def parts_of(model: torch.nn.Module, names: Sequence[str] = ()) -> dict[str, tor
 
 def cut(parts: list[Any], stages: int) -> list[Any]:
     """The parts of a model in `stages` pieces of as equal a number of them as possible; what has no
-    weights to train stays with the part before it.
+    weights to train stays with the part before it. Raises `ValueError` if there are too few.
     """
     starts = [i for i, part in enumerate(parts) if trained(part)]
+    if len(starts) < stages:
+        raise ValueError(f"{stages} stages need as many parts with weights; it has {len(starts)}")
     firsts = [0] + [int(piece[0]) for piece in np.array_split(starts, stages)[1:]]
     ends = [*firsts[1:], len(parts)]
     return [torch.nn.Sequential(*parts[a:b]) for a, b in zip(firsts, ends, strict=True)]
 
 
-def through(task: Task, layers: Any, inputs: np.ndarray) -> np.ndarray:
-    """Compute the outputs of the whole model, on every stage; all must call it together."""
-    passed, last = [inputs], task.spec.workers - 1
-    if task.index > 0:
-        dist.recv_object_list(passed, src=task.index - 1)
-    passed = [models.outputs_of(layers, passed[0])]
-    if task.index < last:
-        dist.send_object_list(passed, dst=task.index + 1)
-    dist.broadcast_object_list(passed, src=last)
-    return passed[0]
+def through(
+    mine: Mapping[int, Any], owners: Sequence[int], group: Any, inputs: np.ndarray
+) -> np.ndarray:
+    """Compute the outputs of the whole model, on every worker; all must call it together."""
+    values: Any = inputs
+    for number, owner in enumerate(owners):
+        passed = [models.outputs_of(mine[number], values) if number in mine else None]
+        dist.broadcast_object_list(passed, src=owner, group=group)
+        values = passed[0]
+    return values
 
 
 class Stage(PipelineStage):
@@ -205,9 +245,11 @@ class Stage(PipelineStage):
     schedule.
     """
 
-    def __init__(self, step: TorchStep) -> None:
-        super().__init__(step.model, step.task.index, step.spec.workers, step.device)
-        self.step, self.kept = step, dict[int, int]()  # microbatch -> bytes
+    def __init__(
+        self, pipeline: Pipeline, number: int, count: int, module: torch.nn.Module, group: Any
+    ) -> None:
+        super().__init__(module, number, count, pipeline.step.device, group=group)
+        self.pipeline, self.step, self.kept = pipeline, pipeline.step, pipeline.kept
 
     def _compute_outputs(self, *args: Any, module: torch.nn.Module, **kwargs: Any) -> Any:
         """Called by PyTorch before the first step, with memory that may hold anything, to see the
@@ -220,22 +262,36 @@ class Stage(PipelineStage):
 
     def forward_one_chunk(self, microbatch: int, *args: Any, **kwargs: Any) -> Any:
         """Called by the schedule when the activations of a microbatch are here."""
-        kept = kept_for_backward(self.submod, partial(self.kept.__setitem__, microbatch))
-        with self._chunk(FORWARD), kept:
+        note = partial(self.kept.__setitem__, (self.stage_index, microbatch))
+        with self._chunk(FORWARD), kept_for_backward(self.submod, note):
             return super().forward_one_chunk(microbatch, *args, **kwargs)
 
-    def backward_one_chunk(self, microbatch: int, *args: Any, **kwargs: Any) -> None:
-        """Called by the schedule when the gradient of a microbatch's output is here."""
-        with self._chunk(BACKWARD):
-            super().backward_one_chunk(microbatch, *args, **kwargs)
-            del self.kept[microbatch]
+    def backward_one_chunk(
+        self, microbatch: int, *args: Any, full_backward: bool = True, **kwargs: Any
+    ) -> None:
+        """Called by the schedule when the gradient of a microbatch's output is here. If it is not
+        the `full_backward`, only the gradient of the stage's input follows from it now, which the
+        first stage does not need.
+        """
+        inputs = 0.0 if self.is_first else BACKWARD / 2
+        with self._chunk(BACKWARD if full_backward else inputs):
+            super().backward_one_chunk(microbatch, *args, full_backward=full_backward, **kwargs)
+            if full_backward:
+                del self.kept[self.stage_index, microbatch]
             into = [info.buffer for infos in self.grad_recv_info.values() for info in infos]
             self.step.census.note(exchange=bytes_of(into))
+
+    def backward_weight_one_chunk(self, microbatch: int, *args: Any, **kwargs: Any) -> None:
+        """Called by the schedule for the rest of a backward pass: the gradients of weights."""
+        with self._chunk(BACKWARD if self.is_first else BACKWARD / 2):
+            super().backward_weight_one_chunk(microbatch, *args, **kwargs)
+            del self.kept[self.stage_index, microbatch]
 
     @contextmanager
     def _chunk(self, part: float) -> Iterator[None]:
         step = self.step
         step.waited()
-        with step.computing(part / (step.spec.workers * step.spec.accumulate)):
+        part *= self.pipeline.part / (self.num_stages * step.spec.accumulate)
+        with step.computing(part):
             yield
         step.task.metric("activations", sum(self.kept.values()), step.number, step.samples)

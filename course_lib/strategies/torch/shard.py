@@ -293,13 +293,20 @@ class Shard(TorchStep):
                 send(peer, answer.answer() if isinstance(answer, Later) else answer)
 
 
-def serve(task: Task, counted: int | None = None, rule: Any = lambda shard: None) -> None:
+def serve(
+    task: Task,
+    counted: int | None = None,
+    rule: Any = lambda shard: None,
+    functions: Iterable[Any] = (),
+) -> None:
     """Be a ps, for which `counted` gradients make up a global batch (default: one from each
     worker). After each call, and after each loss of a worker, `rule` may find that it is time for
-    an update.
+    an update. `functions`: those that workers may name besides the ones marked `on_ps`.
 
     Never returns: the supervisor ends a ps when all workers are done.
     """
+    for function in functions:
+        on_ps(function)
     shard = Shard(task, counted or task.spec.workers)
     for worker, peer, call in calls(task):
         if call is None or peer is None:

@@ -70,12 +70,19 @@ class TorchStep(TrainingStep):
     `mixed` makes a function compute in the run's precision. `replica`: what the task computes with,
     the model or a copy on another device. `holds`: which variables the task updates, `all` or its
     shard or stage; `device`: where it computes, if not where the model is; `whole_outputs`: those
-    of the whole model, if this one is a part of it.
+    of the whole model, if this one is a part of it. `own_state`: tensors of a page's own, by name,
+    that its next step depends on besides model and optimizer; a checkpoint holds each worker's.
     """
 
     def __init__(
-        self, task: Task, model: Any = None, holds: str = "all", device: Any = None
+        self,
+        task: Task,
+        model: Any = None,
+        holds: str = "all",
+        device: Any = None,
+        apart: bool = False,
     ) -> None:
+        self.apart, self.own_state = apart, dict[str, torch.Tensor]()
         self.model = self.replica = models.model_of(task) if model is None else model
         self.whole_outputs: Outputs | None = None
         self.workloads_model = self.model  # the whole one, also where `model` is a stage of it
@@ -94,15 +101,16 @@ class TorchStep(TrainingStep):
             models.set_rate(self.optimizer, self.rates[self.updates])
         return going_on
 
-    def unscale(self, loss: Any) -> bool:
+    def unscale(self, loss: Any, tensors: Sequence[Any] = ()) -> bool:
         """Make the gradients ready for `optimizer.step()`; False if there is to be no update, as
         one of them is infinite or NaN in float16, here or where others have another part of them.
 
         `loss`: that of the global batch. If it is a sum and a count, the gradients are divided by
-        the count; in float16 by the loss scale as well.
+        the count; in float16 by the loss scale as well. `tensors`: those to update now, if not all.
         """
-        gradients = [local(gradient) for gradient in gradients_of(self, self.parameters)]
-        for tensor, gradient in zip(models.parameters_of(self.optimizer), gradients, strict=True):
+        gradients = [local(each) for each in gradients_of(self, tensors or self.parameters)]
+        updated = tensors or models.parameters_of(self.optimizer)
+        for tensor, gradient in zip(updated, gradients, strict=True):
             tensor.grad = gradient
         if self.scale.on:
             norm = get_total_norm([models.numbers(gradient) for gradient in gradients])
@@ -208,8 +216,9 @@ class TorchStep(TrainingStep):
     def named_weights(self) -> dict[str, np.ndarray]:
         named = self.workloads_model.state_dict(keep_vars=True)
         if self.model is not self.workloads_model:  # but a stage of it
-            mine = set(map(id, self.model.state_dict(keep_vars=True).values()))
-            named = {name: value for name, value in named.items() if id(value) in mine}
+            here, modules = set(self.model.modules()), self.workloads_model.named_modules()
+            mine = {name for name, module in modules if module in here}
+            named = {n: value for n, value in named.items() if n.rpartition(".")[0] in mine}
         values = {name: whole(value).cpu() for name, value in named.items()}
         half = torch.bfloat16  # which numpy does not have
         return {n: (v.float() if v.dtype == half else v).numpy() for n, v in values.items()}
@@ -231,9 +240,9 @@ class TorchStep(TrainingStep):
         save_tensors(self._state(self.task.name), part)
 
     def load_state(self, part: Path) -> None:
-        if self.updates:
-            models.begin_state(self.optimizer, self.updates)
         names = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
+        if any("optimizer." in name for name in names):  # a page may have another one
+            models.begin_state(self.optimizer, self.updates)
         there = any(name.startswith(f"{self.task.name}.") for name in names)
         load_tensors(self._state(self.task.name if there else "worker:0"), part)
 
@@ -245,20 +254,33 @@ class TorchStep(TrainingStep):
         mine = set(map(id, [*self.model.parameters(), *self.model.buffers()]))
         whole = self.workloads_model
         names = {id(each): name for name, each in whole.named_parameters() if id(each) in mine}
-        state = {f"model.{names[id(each)]}": each.detach() for each in self.model.parameters()}
+        own = f"{replica}." if self.apart else ""
+        there = (e for e in self.model.parameters() if local(e).untyped_storage().nbytes())
+        state = {f"{own}model.{names[id(each)]}": each.detach() for each in there}
+        state |= {
+            f"{replica}.own_state.{name}": each.detach() for name, each in self.own_state.items()
+        }
         state |= {f"{replica}.{n}": each for n, each in whole.named_buffers() if id(each) in mine}
         updated = models.parameters_of(self.optimizer)
-        for parameter, tensor in zip(self.parameters, updated, strict=True):
+        for i, (parameter, tensor) in enumerate(zip(self.parameters, updated, strict=True)):
+            # a page may update pieces of its own
+            name = f"{own}optimizer.{names.get(id(parameter), f'{replica} {i}')}"
             for key, its in self.optimizer.state[tensor].items():  # none before the first update
                 if key != "step":
-                    state[f"optimizer.{names[id(parameter)]}.{key}"] = as_held(parameter, its)
+                    state[f"{name}.{key}"] = as_held(parameter, its)
         return state
 
     def variables_on(self) -> dict[str, int]:
         return models.bytes_on(self.model.parameters())
 
     def state_on(self) -> dict[str, int]:
-        return models.bytes_on(models.state_of(self.optimizer))
+        """Also of `own_state`, and of what the optimizer updates in place of the model's own
+        parameters.
+        """
+        model = models.storages(map(local, self.model.parameters()))
+        others = [*models.parameters_of(self.optimizer), *self.own_state.values()]
+        own = {t.data_ptr(): t for t in others if not models.storages([t]).keys() & model.keys()}
+        return models.bytes_on([*models.state_of(self.optimizer), *own.values()])
 
     def memory(self) -> dict[str, int]:
         kinds = super().memory()

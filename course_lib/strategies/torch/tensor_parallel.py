@@ -111,7 +111,8 @@ def worker(task: Task) -> dict[str, Any]:
     join(task)
     step = TorchStep(task, holds=f"shard {task.index}")
     plan = plan_of(step.model, step.workload.parallel)
-    part = cut(step.model, plan, task.spec.workers, step.exchanging)
+    mesh = init_device_mesh(step.device.type, (task.spec.workers,))
+    part = cut(step.model, plan, mesh, step.exchanging)
     while step.begin():
         inputs, targets = step.read()  # (batch, features) and (batch,)
         with step.computing(part):
@@ -123,12 +124,12 @@ def worker(task: Task) -> dict[str, Any]:
     return step.result()
 
 
-def cut(model: Any, plan: dict[str, str], workers: int, exchanging: Any = nullcontext) -> float:
-    """Keep only this worker's pieces of the layers in a `plan`. Returns the part of the weights of
-    all Linear layers that is left here.
+def cut(model: Any, plan: dict[str, str], mesh: Any, exchanging: Any = nullcontext) -> float:
+    """Keep only this worker's pieces of the layers in a `plan`, which the workers of a `DeviceMesh`
+    of one dimension share out. Returns the part of the weights of all Linear layers that is left
+    here.
     """
     torch.backends.mha.set_fastpath_enabled(False)  # that takes each weight for a whole one
-    mesh = init_device_mesh(next(model.parameters()).device.type, (workers,))
     ways: dict[str, str] = {}
     for name, how in plan.items():
         if how == HEADS:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -155,7 +156,8 @@ def pieces(task: Task) -> None:
     expected = gradients()
     model.zero_grad()
     with trying("its layers cannot be cut"):
-        cut(model, plan_of(model, workload.parallel), task.spec.workers)
+        mesh = init_device_mesh("cpu", (task.spec.workers,))
+        cut(model, plan_of(model, workload.parallel), mesh)
     with trying(f"cut into pieces, its model cannot be computed ({CURE})"):
         pieces = gradients()
     largest = max(each.norm() for each in expected.values())

@@ -71,7 +71,7 @@ def _block(view: View, number: int, prefix: str) -> Markup:
     about = side.spec.framework + ("" if side.state == "running" else f" · {side.state}")
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
     below = [] if "memory" in view.hidden else [side.memory()]  # its place while it is empty
-    below += filter(None, [side.hosts()])
+    below += filter(None, [side.hosts(), side.groups()])
     parts = [
         element("header", line, element("b", side.label), element("span", about)),
         element("p", side.summary(explained=len(view.sides) > 1), class_="lk-figures"),
@@ -112,7 +112,7 @@ def _staleness(digest: Digest, number: int) -> Inside:
     """
     seen = digest.updates.staleness
     if not seen:
-        return None if digest.spec.strategy == "custom" else element("div", class_="lk-stale")
+        return None if digest.spec.own else element("div", class_="lk-stale")
     most, color, bars = max(seen.values()), svg.entrant(number)[0], []
     for stale in sorted(seen)[:BINS]:
         tip = f"{seen[stale]:,} updates ({seen[stale] / seen.total():.0%}) of staleness {stale}"

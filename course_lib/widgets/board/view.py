@@ -42,7 +42,7 @@ class Side:
         self.pulse: Pulse | None = None
         self._shown = 0.0  # up to which time lanes were
         # the steps of the whole run; None for a learner's own function without a number of them
-        own = self.spec.strategy == "custom" and "steps" not in self.spec.model_fields_set
+        own = self.spec.own and "steps" not in self.spec.model_fields_set
         self._steps = None if own else self.spec.steps
 
     def update(self) -> None:
@@ -148,6 +148,15 @@ class Side:
             words.append(f"{kind}{host}: {names(tasks)}{clock}")
         return " \u00b7 ".join(words) if len(words) > 1 else ""
 
+    def groups(self) -> str:
+        """List the tasks that hold each stage or other part of the model, in a line; empty where
+        each holds a shard, or all.
+        """
+        holders = self.digest.updates.holders
+        if len(holders) < 2 or all(part.startswith("shard") for part in holders):
+            return ""
+        return " \u00b7 ".join(f"{part}: {names(tasks)}" for part, tasks in holders.items())
+
     def details(self) -> str:
         """The same and more, in lines."""
         stale = sorted(self.digest.updates.staleness.items())
@@ -161,6 +170,7 @@ class Side:
             f"updates: {updates or 'none'}",
             self.memory(),
             self.hosts(),
+            self.groups(),
             f"{self.reality.word}: {self.reality.why}",
             self.failure,
         ]
