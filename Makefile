@@ -66,7 +66,7 @@ exercises: $(VENV)/.test
 # What learners read, as it is now, into tests/unit/screens/: look at the difference.
 screens: $(VENV)/.test
 	@rm -f tests/unit/screens/*.txt
-	@LOCKSTEP_SCREENS=write $(BIN)/python -m pytest -q -n 3 $$(grep -rl --include='test_*.py' 'tests.screens import' tests)
+	@NIGHTLY=1 LOCKSTEP_SCREENS=write $(BIN)/python -m pytest -q -n 3 $$(grep -rl --include='test_*.py' 'tests.screens import' tests)
 
 # Every widget, light and dark, into screenshots/.
 screenshots: $(VENV)/.test

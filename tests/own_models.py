@@ -28,6 +28,27 @@ _tokens[:, 1::2] = _tokens[:, 0:-1:2]
 REPEATED = _split(_tokens[:, :-1], _tokens[:, 1:], 500)
 
 
+def torch_numbered() -> Any:
+    """Attention written out, in a model that counts its places."""
+    import torch
+    from torch import nn
+    from torch.nn.functional import scaled_dot_product_attention
+
+    class Numbered(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens, self.places = nn.Embedding(12, 32), nn.Embedding(8, 32)
+            self.mixing, self.logits = nn.Linear(32, 96), nn.Linear(32, 12)
+
+        def forward(self, tokens: Any) -> Any:
+            values = self.tokens(tokens) + self.places(torch.arange(tokens.shape[1]))
+            three = self.mixing(values).unflatten(2, (3, 4, 8)).permute(2, 0, 3, 1, 4)
+            mixed = scaled_dot_product_attention(*three, is_causal=True)
+            return self.logits(values + mixed.transpose(1, 2).flatten(2))
+
+    return Numbered()
+
+
 def torch_mlp() -> Any:
     from torch import nn
 
@@ -174,6 +195,7 @@ transformer = Workload(
     learning_rate=0.2,
     stages=["embed", "blocks.0", "blocks.1", "logits"],
 )
+numbered = Workload("numbered", **REPEATED, torch=torch_numbered, loss="next_token")
 tied = Workload(
     "tied",
     **REPEATED,

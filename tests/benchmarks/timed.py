@@ -139,7 +139,7 @@ def script(framework: str, steps: int, cluster: Cluster, stop_after: int = 0) ->
         contextlib.ExitStack() as stack,
     ):
         describe(framework, steps, Path(folder), cluster, stop_after)
-        tasks = RunSpec(strategy="custom", framework=framework, **cluster.fields).tasks
+        tasks = RunSpec(strategy="work()", framework=framework, **cluster.fields).tasks
         held = {task: stack.enter_context(sock) for task, sock in reserve_ports(tasks).items()}
         named = [
             name for name in [cluster.strategy] if framework == "tensorflow" and not cluster.ps
@@ -243,7 +243,7 @@ def describe(
     """Write down a training in numbers alone, for scripts that know nothing of this library.
     `threads`: 0 for those of a run on this machine.
     """
-    spec = RunSpec(strategy="custom", framework=framework, steps=steps, **cluster.fields)
+    spec = RunSpec(strategy="work()", framework=framework, steps=steps, **cluster.fields)
     workload = workloads.load(spec)
     order = [
         [examples_of(workload, n, spec.seed, spec.batch, share, spec.shares) for n in range(steps)]

@@ -78,7 +78,7 @@ def row(
 
     def pairs() -> Iterator[tuple[float, float]]:
         run = course_lib.start(work, **fields).wait(clusters.LONGEST)
-        return in_pairs(run.result["worker:0"], length)
+        return in_pairs(run.values["worker:0"], length)
 
     return turns(name, "ms", pairs, peer, WITHIN, options)
 

@@ -35,7 +35,7 @@ def rows(options: Options) -> Rows:
 
     def pairs() -> Iterator[tuple[float, float]]:
         run = start(in_turns(all_reduces, length), framework="torch", workers=1)
-        moments = run.wait(clusters.LONGEST).result["worker:0"]
+        moments = run.wait(clusters.LONGEST).values["worker:0"]
         for watched, bare in tracing.in_pairs(moments, length):
             yield 1000 * watched / CALLS, 1000 * bare / CALLS + MORE
 

@@ -145,6 +145,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("course")
     for name, path in BOOKS.items():
         shutil.copy(path, folder / name)
+    shutil.copytree(ROOT / "notebooks/strategies", folder / "strategies")
     return folder
 
 

@@ -89,3 +89,34 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(
     expect(saved.locator(lane(1, "worker:2"))).to_have_attribute("data-fate", "killed")
     assert len(tab.asked) == 1
     tab.close()
+
+
+PAGE = """
+import sys
+from course_lib import race
+from course_lib.widgets.board import RaceBoard
+sys.path.insert(0, FOLDER)
+from local_sgd import local_sgd
+from mesh import three_d
+fields = {"framework": "torch", "device_ms": 40, "steps": 30, "hosts": 2, "accumulate": 2}
+both = race("multi_worker_mirrored", local_sgd, three_d, **fields, workers=4, workload="tiny_gpt")
+board = RaceBoard(both)
+board
+"""
+
+
+def test_pages_of_the_course_race_on_a_board_as_our_own_strategies_do(
+    browser: Browser, tmp_path: Path
+) -> None:
+    folder = Path(__file__).parents[2] / "notebooks" / "strategies"
+    with board_in_lab(browser, tmp_path, PAGE.replace("FOLDER", repr(str(folder)))) as lab:
+        page = lab.page
+        expect(page.locator(".lk-headline h2")).to_contain_text("loss", timeout=60_000)
+        expect(page.locator(".lk-side")).to_have_count(3)
+        for side, name in enumerate(("multi_worker_mirrored", "local_sgd()", "three_d()"), start=1):
+            header = page.locator(f".lk-side:nth-of-type({side}) header b")
+            expect(header).to_have_text(name)
+        held = "stage 0, piece 0: worker:0"
+        expect(page.locator(".lk-side:nth-of-type(3)")).to_contain_text(held)
+        expect(page.locator(".lk-headline h2")).to_contain_text("Time to loss", timeout=60_000)
+        expect(page.locator(".lk-side[data-state=finished]")).to_have_count(3, timeout=60_000)

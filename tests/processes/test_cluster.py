@@ -619,7 +619,7 @@ def test_runs_side_by_side_do_not_collide() -> None:
         return numbers
 
     runs = [start(meet, framework="torch", workers=2, seed=100 * i) for i in range(4)]
-    assert [run.wait(60).result["worker:0"] for run in runs] == [
+    assert [run.wait(60).values["worker:0"] for run in runs] == [
         [100 * i, 100 * i + 1] for i in range(4)
     ]
 

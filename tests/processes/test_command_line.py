@@ -140,7 +140,6 @@ by the formula    18.8 KiB   18.8 KiB              0 B       69 KiB        -
         "run --hosts 0",
         "run one_device --all-reduce ring",
         "allreduce rign",
-        "allreduce ring_all_gather",
         "allreduce --workers 0",
         "allreduce --workers 300",
         "allreduce --hosts 9",

@@ -24,7 +24,7 @@ import pytest
 from course_lib import start
 from course_lib.collectives import (
     ALGORITHMS,
-    HALVES,
+    COLLECTIVES,
     Round,
     Schedule,
     Transfer,
@@ -37,7 +37,7 @@ from course_lib.collectives import (
     tree,
     verify,
 )
-from course_lib.collectives.verify import goal, whole
+from course_lib.collectives.verify import FROM_OWNER, goal, whole
 from course_lib.errors import LockstepError, Mismatch, RankLost, SpecError
 from course_lib.exchange import Communicator
 from course_lib.exchange.connection import Connection as ToPeer
@@ -47,7 +47,7 @@ from tests.helpers import of_times, undisturbed
 # tasks get our functions themselves: they need not import pytest for them
 cloudpickle.register_pickle_by_value(sys.modules[__name__])
 
-NAMES = [*ALGORITHMS, *HALVES]
+NAMES = [*ALGORITHMS, *COLLECTIVES]
 SIZES = (0, 1, 3, 4, 100, 1000, 2**16 + 1)
 CASES = [*itertools.product(SIZES, ["int64", "float32"])]
 FEWEST = [(0, "int64"), (3, "float32"), (1000, "int64"), (2**16 + 1, "float32")]
@@ -92,7 +92,7 @@ def is_right(schedule: Schedule, rank: int, array: np.ndarray) -> bool:
         want = goal(schedule, rank, chunk)
         if want is None:
             continue
-        gather = schedule.kind in ("all_gather", "broadcast")
+        gather = schedule.kind in FROM_OWNER
         numbers = (
             contributions(schedule.workers, len(array))[schedule.owners[chunk]]
             if gather

@@ -118,7 +118,7 @@ def ran(
     role = watched(FACTS[name].programs["tensorflow"]["worker"], slow_replica, make, average)
     options = {"global_batch": BATCH, "steps": STEPS, **fields}
     with start(role, framework="tensorflow", workers=1, replicas=replicas, **options) as run:
-        result = run.wait(100).result["worker:0"]
+        result = run.wait(100).values["worker:0"]
         logs = [
             (run.run_dir / "tasks" / "worker-0" / log).read_text()
             for log in ("stdout.log", "stderr.log")
@@ -368,7 +368,7 @@ def test_replicas_take_gpus_only_if_there_is_one_for_each() -> None:
         return [*asked, (use("gpu:2"), seen["visible"]), (use("cpu"), seen["visible"])]
 
     with start(ask, framework="tensorflow", workers=1) as run:
-        assert run.wait(60).result["worker:0"] == [
+        assert run.wait(60).values["worker:0"] == [
             (["/gpu:0", "/gpu:1"], {"visible": ["gpu b", "gpu c"]}),
             (["/cpu:1", "/cpu:2", "/cpu:3"], {"visible": [], "parts": 4}),
             (["/cpu:0", "/cpu:1"], {"visible": [], "parts": 2}),
@@ -445,7 +445,7 @@ def test_keras_fit_under_mirrored_and_central_storage_learns_what_one_device_lea
             (losses, weights),
             (mirrored_losses, mirrored_weights),
             (central_losses, central_weights),
-        ) = run.wait(100).result["worker:0"]
+        ) = run.wait(100).values["worker:0"]
     assert losses[-1] < losses[0] / 2
     for ours in (mirrored_weights, central_weights):
         for a, b in zip(ours, weights, strict=True):

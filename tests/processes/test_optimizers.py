@@ -152,5 +152,5 @@ def as_by_the_rules(task: Any) -> dict[str, float]:
 
 def test_the_rules_are_those_of_torch_optim() -> None:
     with start(as_by_the_rules, framework="torch", workers=1) as run:
-        found = run.wait(60).result["worker:0"]
+        found = run.wait(60).values["worker:0"]
     assert found["momentum"] < 2e-5 and found["adamw"] < 2e-5

@@ -600,7 +600,7 @@ def test_values_set_in_a_module_of_the_learners_own_reach_the_tasks(
     assert (before["parameters"], trained()["parameters"]) == (204, 1604)
     monkeypatch.delenv("SEEN_BY_IMPORT")
     with start(settings.width, workers=1) as run:
-        value = run.wait(30).result["worker:0"]
+        value = run.wait(30).values["worker:0"]
     # an object of its class; and the module was imported as well
     assert isinstance(value, settings.Width) and (value.width, value.seen) == (64, "yes")
 

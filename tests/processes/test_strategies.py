@@ -180,7 +180,7 @@ def test_stamps_in_a_graph_wait_for_what_they_follow_and_hold_what_follows_them(
         return [begin, first + offset, second + offset, time.monotonic()]
 
     with start(work, framework="tensorflow", workers=1) as run:
-        begin, first, second, end = run.wait(60).result["worker:0"]
+        begin, first, second, end = run.wait(60).values["worker:0"]
     slack = 1e-3
     assert begin + 0.05 - slack <= first
     assert first + 0.05 - slack <= second <= end + slack
@@ -285,6 +285,6 @@ def test_models_start_from_the_shared_weights_and_give_them_back(framework: str)
     for name in SMALL:
         spec = {"workload": name, "seed": 4, **SMALL[name]}
         with start(build, framework=framework, workers=1, **spec) as run:
-            assert run.wait(60).result["worker:0"] == digest(
+            assert run.wait(60).values["worker:0"] == digest(
                 workloads.load(RunSpec(**spec)).initial_weights(4)
             )

@@ -83,7 +83,7 @@ def test_a_supervisor_that_is_stopped_goes_on() -> None:
 
 def test_a_supervisor_starts_no_task_once_the_kernel_process_is_gone(tmp_path: Path) -> None:
     """Of a temporary run it leaves nothing."""
-    spec, work = RunSpec(strategy="custom", framework="python"), {"worker": "time:time"}
+    spec, work = RunSpec(strategy="work()", framework="python"), {"worker": "time:time"}
     runs = [RunDir(tmp_path / name) for name in ("usual", "temporary")]
     for files, temporary in zip(runs, (False, True), strict=True):
         files.path.mkdir()

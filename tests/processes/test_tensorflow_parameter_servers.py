@@ -324,7 +324,7 @@ def test_gradients_that_a_lost_worker_had_pushed_already_are_not_applied_again()
 
     fields: dict[str, Any] = {"steps": 3, "optimizer": "momentum", "learning_rate": 0.5}
     told, values, version = (
-        start(work, framework="tensorflow", workers=1, **fields).wait(60).result["worker:0"]
+        start(work, framework="tensorflow", workers=1, **fields).wait(60).values["worker:0"]
     )
     assert told == [[1, 1], [2, 1], [1, 1], [2, 1], [3, 1]]  # version and number of gradients
     assert version == 3

@@ -15,7 +15,16 @@ import pytest
 
 from course_lib import RunSpec, start
 from course_lib.cluster.run import Run
-from course_lib.collectives import ALGORITHMS, HALVES, Schedule, Transfer, build, cost, ring, verify
+from course_lib.collectives import (
+    ALGORITHMS,
+    COLLECTIVES,
+    Schedule,
+    Transfer,
+    build,
+    cost,
+    ring,
+    verify,
+)
 from course_lib.errors import LockstepError, SpecError, TaskFailed
 from course_lib.exchange import PATIENCE
 from course_lib.record.events import Message, Metric, Phase
@@ -242,7 +251,7 @@ def test_one_worker_and_a_run_without_a_trace_exchange_nothing_that_shows(framew
         ("multi_worker_mirrored", {"all_reduce": "ring_all_gather"}, "allowed: native, "),
         (
             "multi_worker_mirrored",
-            {"all_reduce": HALVES["ring_all_gather"]},
+            {"all_reduce": COLLECTIVES["ring_all_gather"]},
             "all_gather; a run needs",
         ),
         (

@@ -72,9 +72,9 @@ def test_a_wait_of_more_than_two_seconds_says_in_one_line_how_far_the_run_is(ker
     quick = "start(lambda: None, workers=2).wait()"
     until(lambda: ran(client, quick) == [], "a run that ends before a word is due")
     first, *others = ran(client, "_ = start(lambda: time.sleep(5), workers=2).wait()")
-    assert first[0] == "display_data" and re.match(r"The run is running after \d+ s", first[1])
+    assert first[0] == "display_data" and re.match(r"<lambda>\(\) is running after \d+ s", first[1])
     assert {kind for kind, _ in others} == {"update_display_data"}
-    assert re.match(r"The run is finished after \d+ s", others[-1][1])
+    assert re.match(r"<lambda>\(\) is finished after \d+ s", others[-1][1])
 
 
 def test_the_trial_of_a_model_is_called_by_the_name_of_its_workload(kernel: Any) -> None:

@@ -8,6 +8,9 @@ import pytest
 from course_lib import start
 from course_lib.errors import TaskFailed
 from course_lib.record.events import Clock
+from course_lib.strategies import pages
+
+PAGE = "notebooks/strategies/local_sgd.py:local_sgd"
 
 
 def test_tasks_of_a_learners_own_function_are_spread_over_the_nodes(cluster: str) -> None:
@@ -30,6 +33,19 @@ def test_a_strategy_ends_with_the_same_weights_as_on_one_machine(
         for more in ({}, {"engine": f"ray:{cluster}"})
     )
     assert here["parameter_digest"] == there["parameter_digest"]
+
+
+def test_a_page_of_the_course_runs_on_the_nodes_and_ends_with_the_same_weights(
+    cluster: str,
+) -> None:
+    fields: dict[str, Any] = {"workers": 2, "steps": 9}
+    there, here = (
+        start(pages.named(PAGE), **fields, **how).wait(90)
+        for how in ({"engine": f"ray:{cluster}"}, {})
+    )
+    assert there.result["parameter_digest"] == here.result["parameter_digest"]
+    assert len(set(there.result["parameter_digest"].values())) == 2  # apart in the ninth step
+    assert "observed" in there.result
 
 
 def test_an_error_names_task_and_step(cluster: str) -> None:

@@ -75,7 +75,7 @@ def begin() -> Iterator[Begin]:
     runs: list[Run] = []
 
     def started(work: Any, **fields: Any) -> Run:
-        spec = RunSpec(strategy="custom", framework="python", **{"workers": 4, **fields})
+        spec = RunSpec(strategy="work()", framework="python", **{"workers": 4, **fields})
         prepared = prepare(Request(spec.complete(), programs={"worker": work}), hardware.probe())
         runs.append(Run(replace(prepared, engine=TwoNodes()), clock()))
         return runs[-1]

@@ -53,6 +53,20 @@ def test_answers_and_cells_of_a_learner_s_own_stay_and_the_rest_becomes_the_new_
     assert cells(mine / LESSON)["b"] == "answer = 42"
 
 
+def test_pages_of_strategies_come_along_and_judges_do_not(course: Path, tmp_path: Path) -> None:
+    for path in ("notebooks/strategies/local_sgd.py", "exercises/checks/judge.py"):
+        (course / path).parent.mkdir(parents=True)
+        (course / path).write_text("EVERY = 8")
+    deliver(course, tmp_path / "mine")
+    (mine,) = (tmp_path / "mine").glob("notebooks/strategies/*.py")
+    assert not (tmp_path / "mine" / "exercises" / "checks").exists()
+    mine.write_text("EVERY = 4")
+    (course / "notebooks/strategies/local_sgd.py").write_text("EVERY = 16")
+    (note,) = deliver(course, tmp_path / "mine")
+    assert "yours is kept" in note
+    assert mine.read_text() == "EVERY = 4"
+
+
 def test_a_cell_that_the_course_dropped_stays_if_the_learner_wrote_in_it(
     course: Path, tmp_path: Path
 ) -> None:

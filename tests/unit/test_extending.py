@@ -125,7 +125,7 @@ def toy_half(workers):
     return Schedule("toy_half", workers, 1, list(toy(workers).rounds)[: workers - 1], kind="reduce")
 
 
-HALVES = (toy_half,)
+COLLECTIVES = (toy_half,)
 
 
 def closed_form(P, S):
@@ -134,9 +134,9 @@ def closed_form(P, S):
 """
 LOOK = """
 import course_lib
-from course_lib.collectives import ALGORITHMS, HALVES, build, closed_form, cost
+from course_lib.collectives import ALGORITHMS, COLLECTIVES, build, closed_form, cost
 
-assert ALGORITHMS["toy"](3).name == "toy" and "toy_half" in HALVES
+assert ALGORITHMS["toy"](3).name == "toy" and "toy_half" in COLLECTIVES
 assert closed_form("toy", 4, 64).terms == cost(build("toy", 4), 64).terms
 print(course_lib.stage("toy", workers=3, hosts=1, bytes="1KiB").table())
 """

@@ -102,7 +102,7 @@ def test_a_host_is_cut_off_only_where_there_is_another() -> None:
 
 
 def test_own_functions_may_have_any_number_of_steps() -> None:
-    judged(RunSpec(strategy="custom", faults="kill worker:1 at step 5000"))
+    judged(RunSpec(strategy="work()", faults="kill worker:1 at step 5000"))
 
 
 # --- when ---

@@ -26,7 +26,7 @@ from course_lib.widgets import Timeline
 from course_lib.widgets.board import pictures
 from course_lib.widgets.board.view import View
 
-SPEC = RunSpec(strategy="custom", framework="python", workers=1)
+SPEC = RunSpec(strategy="work()", framework="python", workers=1)
 
 
 @contextlib.contextmanager

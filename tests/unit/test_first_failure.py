@@ -18,7 +18,7 @@ def run_of(path: Path, *happened: Lifecycle | TaskError) -> SavedRun:
     """A run of three workers to which these things happened."""
     path.mkdir(exist_ok=True)
     files = RunDir(path)
-    spec = RunSpec(strategy="custom", framework="python", workers=3).complete()
+    spec = RunSpec(strategy="work()", framework="python", workers=3).complete()
     files.describe(spec, RunFacts(origin=0.0), {}, {})
     births = [Lifecycle(task, "starting", "", 0.1) for task in spec.tasks]
     for event in happened:

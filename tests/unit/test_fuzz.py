@@ -95,7 +95,7 @@ ODD = st.one_of(
     st.dictionaries(st.integers(-2, 3) | TASKS, JSON | st.just(Link(mbit=5)), max_size=3),
 )
 USUAL: dict[str, list[Any]] = {
-    "strategy": [*catalog.STRATEGIES, "custom"],
+    "strategy": [*catalog.STRATEGIES, "work()"],
     "framework": ["tensorflow", "torch", "python"],
     "workers": [1, 2, 3, 8, 200, 256],
     "replicas": [1, 2, 64],
@@ -294,7 +294,7 @@ SAYS = st.dictionaries(st.sampled_from(["state", "step", "other"]), JSON | STATE
 @given(st.lists(SAYS.map(lambda m: json.dumps(m).encode() + b"\n") | st.binary(max_size=9)))
 def test_a_supervisor_hears_states_and_steps_and_nothing_else(said: list[bytes]) -> None:
     spec = RunSpec(
-        strategy="custom", framework="python", workers=2, faults=["kill worker:1 at step 3"]
+        strategy="work()", framework="python", workers=2, faults=["kill worker:1 at step 3"]
     )
     channel, theirs = pair()
     heard: list[str] = []

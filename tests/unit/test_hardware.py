@@ -292,9 +292,9 @@ def test_servers_of_the_frameworks_are_refused_where_others_could_reach_them(
 
 def test_open_servers_are_warned_of_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("LOCKSTEP_NETWORK", raising=False)
-    torch = RunSpec(strategy="custom", framework="torch", workers=2)
-    alone = RunSpec(strategy="custom", framework="torch", workers=1)
-    plain = RunSpec(strategy="custom", framework="python", workers=2)
+    torch = RunSpec(strategy="work()", framework="torch", workers=2)
+    alone = RunSpec(strategy="work()", framework="torch", workers=1)
+    plain = RunSpec(strategy="work()", framework="python", workers=2)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")  # as Python and notebooks have it
         for spec in (alone, plain, torch, torch):

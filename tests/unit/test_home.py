@@ -19,7 +19,7 @@ from course_lib.record.events import Lifecycle, to_line
 from course_lib.record.rundir import KEEP, RunDir, RunFacts, create
 from course_lib.spec.run_spec import RunSpec
 
-SPEC = RunSpec(strategy="custom", framework="python", workers=1)
+SPEC = RunSpec(strategy="work()", framework="python", workers=1)
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ from course_lib.record.rundir import create
 from course_lib.spec.run_spec import RunSpec
 sys.stdin.readline()
 for _ in range(5):
-    create(RunSpec(strategy="custom", framework="python", workers=1))
+    create(RunSpec(strategy="work()", framework="python", workers=1))
 """
 
 

@@ -138,7 +138,7 @@ def test_a_factor_is_for_all_parts_of_a_step_and_an_addition_for_the_step(
 def test_in_functions_of_a_learners_own_the_phases_tell_the_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    task, slept = paced(monkeypatch, strategy="custom", framework="python", jitter="exponential:1s")
+    task, slept = paced(monkeypatch, strategy="work()", framework="python", jitter="exponential:1s")
     for step in (0, 0, 1):
         with task.phase("compute", step):
             task.pace()

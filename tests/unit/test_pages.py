@@ -71,7 +71,8 @@ def test_its_code_names_what_there_is(page: Path) -> None:
             for alias in node.names:
                 assert hasattr(module, alias.name), alias.name
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-            name, given = node.func.id, {str(keyword.arg) for keyword in node.keywords}
+            name = node.func.id
+            given = {keyword.arg for keyword in node.keywords if keyword.arg}
             if name in OTHER_FIELDS:
                 assert given <= {*RunSpec.model_fields, *OTHER_FIELDS[name]}
 

@@ -27,7 +27,7 @@ ORDER = [
     {"exchange"},
     {"cluster", "engines"},
     {"strategies"},
-    {"launch", "widgets"},
+    {"launch", "widgets", "torch", "tensorflow"},
     {"reduction", "racing", "course", "cards"},
     {"commands"},
     {"__init__", "__main__"},

@@ -9,7 +9,7 @@ from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 from tests.screens import says
 
-PLAIN = RunSpec(workers=2, hosts=2, framework="python", strategy="custom")
+PLAIN = RunSpec(workers=2, hosts=2, framework="python", strategy="work()")
 
 
 def told(*events: Lifecycle, spec: RunSpec = PLAIN) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from course_lib.strategies.torch.shard import calls
 @pytest.mark.timeout(20)
 def test_a_ps_hears_of_a_worker_that_was_lost_before_it_came(tmp_path: Path) -> None:
     """No connection of it closes."""
-    spec, files = RunSpec(strategy="custom", workers=2, ps=1), RunDir(tmp_path)
+    spec, files = RunSpec(strategy="work()", workers=2, ps=1), RunDir(tmp_path)
     task = SimpleNamespace(spec=spec, files=files, name="ps:0", address="127.0.0.1")
     life = [Lifecycle("worker:0", "killed", "", 1.0), Lifecycle("worker:0", "lost", "", 1.0)]
     files.lifecycle.write_bytes(b"".join(map(to_line, life)))

@@ -17,7 +17,7 @@ from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.spec.run_spec import RunSpec
 from course_lib.workloads import order
 
-SPEC = RunSpec(strategy="custom", framework="python", workers=1)
+SPEC = RunSpec(strategy="work()", framework="python", workers=1)
 
 
 def test_what_is_described_is_read_back(tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_the_weights_of_a_run_are_those_of_all_its_stages_in_their_order(tmp_pat
     files = RunDir(tmp_path)
     with pytest.raises(LockstepError, match="no trained weights"):
         files.trained_weights()
-    files.describe(RunSpec(strategy="custom", workers=2), RunFacts(origin=0.0), {}, {})
+    files.describe(RunSpec(strategy="work()", workers=2), RunFacts(origin=0.0), {}, {})
     files.leave_weights("worker:1", {"2.weight": np.ones((2, 3))})
     files.leave_weights("worker:0", {"0.weight": np.zeros(2), "0.bias": np.float32(3)})
     found = files.trained_weights()

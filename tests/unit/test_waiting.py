@@ -208,7 +208,7 @@ def test_a_run_whose_slow_task_takes_long_is_without_a_step_and_does_not_stand_s
 
 
 def test_a_function_of_the_learners_own_that_does_not_return_is_named() -> None:
-    spec = RunSpec(strategy="custom", workers=3, framework="torch")
+    spec = RunSpec(strategy="work()", workers=3, framework="torch")
     late = REDUCE._replace(what="train_step")
     found = look(END + 12, spec=spec, worker_1=late).slow_going()
     assert found

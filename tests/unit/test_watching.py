@@ -22,7 +22,7 @@ from course_lib.widgets.board.view import View
 
 def watched(names: Sequence[str] = ("",), **fields: Any) -> tuple[WatchedLoop, list[Any]]:
     """A watched loop of a task that has two workers, and the list of its events."""
-    spec = RunSpec(strategy="custom", framework="python", **{"workers": 2, **fields})
+    spec = RunSpec(strategy="work()", framework="python", **{"workers": 2, **fields})
     events: list[Any] = []
     recorder: Any = SimpleNamespace(add=events.append)
     task = Task("worker:0", spec, {}, RunDir("nowhere"), recorder, slow_factor=3.0)

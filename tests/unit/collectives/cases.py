@@ -7,8 +7,8 @@ from typing import Any
 
 from course_lib.collectives import (
     ALGORITHMS,
+    COLLECTIVES,
     FOILS,
-    HALVES,
     Schedule,
     Transfer,
     hierarchical,
@@ -16,12 +16,12 @@ from course_lib.collectives import (
     ring,
 )
 
-NAMES = [*ALGORITHMS, *FOILS, *HALVES]
+NAMES = [*ALGORITHMS, *FOILS, *COLLECTIVES]
 
 
 def schedules(name: str, workers: int) -> Iterator[Schedule]:
     """All variants of an algorithm that are worth a look for this number of workers."""
-    yield (ALGORITHMS | FOILS | HALVES)[name](workers)
+    yield (ALGORITHMS | FOILS | COLLECTIVES)[name](workers)
     if name == "hierarchical":
         yield from (hierarchical(workers, hosts) for hosts in range(2, min(workers, 5) + 1))
         yield from (hierarchical(workers, hosts) for hosts in _uneven(workers))

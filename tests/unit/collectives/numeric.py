@@ -26,7 +26,7 @@ def run(schedule: Schedule, data: np.ndarray) -> np.ndarray:
     parts = [slice(*ends[c : c + 2]) for c in range(schedule.chunks)]
     state = np.zeros((schedule.ranks, data.shape[1]), dtype=data.dtype)
     state[: schedule.workers] = data
-    if schedule.kind in ("all_gather", "broadcast"):
+    if schedule.kind in ("all_gather", "broadcast", "all_to_all"):
         state[:] = 0
         for part, owner in zip(parts, schedule.owners, strict=True):
             state[owner, part] = data[owner, part]

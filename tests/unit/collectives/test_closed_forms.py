@@ -68,3 +68,14 @@ def test_ring_sends_the_least_that_any_all_reduce_can():
 def test_no_closed_form_for_an_unknown_name():
     with pytest.raises(SpecError, match="did you mean 'tree'"):
         closed_form("tre", 4, 4)
+
+
+@pytest.mark.parametrize("P", [1, 2, 3, 4, 8, 9])
+def test_other_collectives_cost_what_their_pages_say(P: int) -> None:
+    S, topology = P * P * 1000, Topology(intra=AlphaBeta(2.0, 0.001), gamma=0.01)
+    down, across = (cost(build(n, P), S, topology) for n in ("tree_broadcast", "direct_all_to_all"))
+    L = (P - 1).bit_length()
+    assert (down.rounds, down.sent[0]) == (L, L * S)
+    assert down.seconds == pytest.approx(L * (2 + S * 0.001))
+    assert across.rounds == P - 1 and {*across.sent} == {(P - 1) * S // P**2}
+    assert across.seconds == pytest.approx((P - 1) * (2 + S * 0.001 / P**2))

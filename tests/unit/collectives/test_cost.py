@@ -85,7 +85,7 @@ def test_bus_bandwidth_as_nccl_tests_define_it():
     assert bus_bandwidth(800, 2.0, workers=4, kind="broadcast") == 400
     assert bus_bandwidth(800, 0.0, workers=4) == 0
     a_byte_a_second = Topology(intra=AlphaBeta(0, 1), gamma=0)
-    for schedule in (ring(4), ring_all_gather(4)):
+    for schedule in (ring(4), ring_all_gather(4), build("direct_all_to_all", 4)):
         seconds = cost(schedule, 400, a_byte_a_second).seconds
         assert bus_bandwidth(400, seconds, workers=4, kind=schedule.kind) == 1
 

@@ -5,7 +5,7 @@ their sums come out.
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from course_lib.collectives import ALGORITHMS, HALVES, Schedule, Transfer, build, verify
+from course_lib.collectives import ALGORITHMS, COLLECTIVES, Schedule, Transfer, build, verify
 
 from .numeric import contributions, is_right, run
 
@@ -18,7 +18,7 @@ def broken(draw: st.DrawFn) -> Schedule:
     """A right schedule with one to three transfers dropped, doubled, sent elsewhere, flipped, or
     moved to another round.
     """
-    right = build(draw(st.sampled_from([*ALGORITHMS, *HALVES])), draw(st.integers(2, 7)))
+    right = build(draw(st.sampled_from([*ALGORITHMS, *COLLECTIVES])), draw(st.integers(2, 7)))
     rounds = [list(r) for r in right.rounds]
     for _ in range(draw(st.integers(1, 3))):
         number = draw(st.integers(0, len(rounds) - 1))
