@@ -4,6 +4,7 @@ library, and facts that are read from the trace.
 
 import ast
 import re
+import tempfile
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -77,8 +78,9 @@ def test_arguments_that_are_bound_keep_the_name_of_the_function() -> None:
 
 @compares_times()
 def test_the_fields_of_a_run_hold_for_a_strategy_of_ones_own(tmp_path: Path) -> None:
+    folder = Path(tempfile.mkdtemp(dir=tmp_path))  # of this try: a run wants an empty one
     fields = TWO | {"device_ms": 8, "slow": {"worker:1": 3}, "evaluate_every": 4, "hosts": 2}
-    fields |= {"checkpoint_every": 5, "run_dir": tmp_path / "run", "optimizer": "momentum"}
+    fields |= {"checkpoint_every": 5, "run_dir": folder / "run", "optimizer": "momentum"}
     run = start(averaged, workload=own_models.mlp, **fields).wait(60)
     result = run.result
     with of_times():
@@ -89,7 +91,7 @@ def test_the_fields_of_a_run_hold_for_a_strategy_of_ones_own(tmp_path: Path) -> 
     assert result["wire_bytes_per_step"]["worker:0"]["sent"] > 0
     assert result["ledger"]["balanced"] and run.model() is not None
     assert SavedRun(run.run_dir).spec.strategy == run.spec.strategy
-    again = fields | {"steps": 16, "resume": tmp_path / "run", "run_dir": tmp_path / "more"}
+    again = fields | {"steps": 16, "resume": folder / "run", "run_dir": folder / "more"}
     more = start(averaged, workload=own_models.mlp, **again).wait(60)
     assert more.plan.resumed_from == 12
 
