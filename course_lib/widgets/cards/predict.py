@@ -34,8 +34,8 @@ NOTEBOOK = ("__vsc_ipynb_file__", "__session__")  # where VS Code and Jupyter te
 
 
 class _Onward(anywidget.AnyWidget):
-    """Nothing to see: it follows the projector switch, and at a message it moves the focus to the
-    notebook's next cell.
+    """Nothing to see: it follows the projector switch, answers "lock?", and at "onward" moves the
+    focus to the notebook's next cell.
     """
 
     _esm = page.asset("kit/projector.js", "cards/onward.js")
@@ -72,11 +72,13 @@ class Predict(Pictured, w.VBox):
         for name in self.ranges:
             self.inputs[name].observe(lambda _, name=name: self._moved.add(name), "value")
         self.button = w.Button(icon="lock", tooltip="It stays, even if this cell runs again")
-        self.button.on_click(lambda _: self.lock())
+        # A click overtakes what a slider has yet to send, the answer to a message does not.
+        self.button.on_click(lambda _: self._onward.send("lock?"))
         anew = "Take the guess back, and guess anew"
         self.eraser = w.Button(description="Forget my guess", icon="undo", tooltip=anew)
         self.eraser.on_click(lambda _: self.forget())
         self.hint, self.answer, self._onward = w.HTML(), w.HTML(), _Onward()
+        self._onward.on_msg(lambda *_: self.lock())
         line = [self.button, self.eraser, self.hint, self._onward]
         row = w.HBox(line, layout=w.Layout(align_items="center"))
         box = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
@@ -98,7 +100,7 @@ class Predict(Pictured, w.VBox):
         else:
             self.guess = self._value()
             self._keep(STAYS)
-            self._onward.send({})
+            self._onward.send("onward")
 
     def forget(self) -> None:
         """Take the guess back, so that another can be made; what was revealed is hidden."""
