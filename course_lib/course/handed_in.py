@@ -79,18 +79,19 @@ def watched(ready_made: Iterable[str], used: list[str]) -> Iterator[None]:
         yield
         return
     names += BLINDS
-    known: dict[int, tuple[object, str]] = {}  # kept beside its name, so that no id comes again
+    known: dict[object, tuple[object, str]] = {}  # code beside its name, so that no id comes again
     over = False
 
     def observe(frame: FrameType, event: str, arg: Any) -> None:
         if over or event not in ("call", "c_call"):  # over: in a thread that goes on
             return
-        called: Any = frame.f_code if event == "call" else arg
-        if id(called) not in known:
-            name = f"{arg.__module__}.{arg.__name__}" if event == "c_call" else ""
-            name = name or f"{frame.f_globals.get('__name__')}.{called.co_qualname}"
-            known[id(called)] = called, name if any(belongs(name, to) for to in names) else ""
-        name = known[id(called)][1]
+        # a method of C is known by its name: kept itself, it would keep its object, say a tensor
+        code = frame.f_code if event == "call" else None
+        key: object = id(code) if code else f"{arg.__module__}.{arg.__name__}"
+        if key not in known:
+            name = f"{frame.f_globals.get('__name__')}.{code.co_qualname}" if code else str(key)
+            known[key] = code, name if any(belongs(name, to) for to in names) else ""
+        name = known[key][1]
         if name and name not in used and not _imports(frame):
             used.append(name)
 
