@@ -35,6 +35,7 @@ CONFIG = """from course_lib.course.instructors import configure
 configure(get_config())
 """
 _MARKER = re.compile("### (BEGIN|END) (SOLUTION|HIDDEN TESTS)")
+_LINE = re.compile(f" *{_MARKER.pattern}\\n?")
 _CHECK = re.compile(r"""\bcheck\(["'](\w+)["']""")
 
 
@@ -43,7 +44,7 @@ _CHECK = re.compile(r"""\bcheck\(["'](\w+)["']""")
 
 def generate(solutions: Path, exercises: Path) -> list[Path]:
     """Write the exercise of each notebook in `solutions`, and return the paths written. The
-    solutions get their metadata for nbgrader.
+    solutions get their metadata for nbgrader, and those that name a module their answers as one.
 
     Raises SpecError if there is no notebook, or its markers do not match.
     """
@@ -52,6 +53,8 @@ def generate(solutions: Path, exercises: Path) -> list[Path]:
         for path in paths:
             path.write_text(solution_text(path), encoding="utf-8")
             (exercises / path.name).write_text(exercise_text(path), encoding="utf-8")
+            if module := module_of(path):
+                path.with_name(module).write_text(module_text(path), encoding="utf-8")
     return [exercises / path.name for path in paths]
 
 
@@ -107,6 +110,24 @@ def exercise_text(solution: Path) -> str:
             cells += [cell] if cell.source or not source else []
         notebook.cells = cells
         return nbformat.writes(notebook) + "\n"
+
+
+def module_of(solution: Path) -> str:
+    """The name of the module that a solution's answers make, "" if it names none."""
+    with opened(solution) as notebook:
+        module = notebook.metadata.get("lockstep", {}).get("module", "")
+        return module and f"{module}.py"
+
+
+def module_text(solution: Path) -> str:
+    """The answers of a solution as a module, with what it imports of other libraries than ours."""
+    with opened(solution) as notebook:
+        sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
+    imports = [line for line in sources[0].splitlines() if line and "course_lib" not in line]
+    answers = [_LINE.sub("", source) for source in sources if "### BEGIN SOLUTION" in source]
+    answers = [re.sub("\n{4,}", "\n\n\n", answer).strip() for answer in answers]
+    head = f'"""The answers of {solution.name}, made by `make exercises`."""'
+    return "\n\n\n".join(["\n".join([head, "", *imports]), *answers]) + "\n"
 
 
 # --- nbgrader ---
