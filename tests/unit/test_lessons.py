@@ -46,3 +46,16 @@ def test_a_lesson_imports_the_library_in_two_lines(path: Path) -> None:
     ours = [module for module in modules if module.startswith("course_lib")]
     assert {*ours} <= {*PUBLIC}
     assert len(ours) == len({*ours}), "one line from each"
+
+
+def test_each_lesson_leads_to_the_next_one_and_to_what_is_solved() -> None:
+    numbered = [path for path in LESSONS if path.name[0].isdigit()]
+    for path, following in zip(numbered, [*numbered[1:], numbered[0]], strict=True):
+        text = "\n".join(text_of(path))
+        assert f"]({following.name})" in text, path.name
+        assert "shows what you have solved" in text, path.name
+
+
+def text_of(path: Path) -> list[str]:
+    cells = json.loads(path.read_text())["cells"]
+    return ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]

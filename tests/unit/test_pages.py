@@ -87,7 +87,7 @@ def test_its_commands_are_understood(page: Path) -> None:
 
 def test_the_readme_is_short_and_names_every_page() -> None:
     text = (ROOT / "README.md").read_text()
-    assert len(text.splitlines()) < 90
+    assert len(text.splitlines()) < 98
     assert len(REFERENCE) > 8
     for page in REFERENCE:
         assert f"({page.relative_to(ROOT)})" in text

@@ -72,13 +72,14 @@ class Predict(Pictured, w.VBox):
         for name in self.ranges:
             self.inputs[name].observe(lambda _, name=name: self._moved.add(name), "value")
         self.button = w.Button(icon="lock", tooltip="It stays, even if this cell runs again")
+        self._onward = _Onward()
+        self._onward.on_msg(lambda *_: self.lock())
         # A click overtakes what a slider has yet to send, the answer to a message does not.
         self.button.on_click(lambda _: self._onward.send("lock?"))
         anew = "Take the guess back, and guess anew"
         self.eraser = w.Button(description="Forget my guess", icon="undo", tooltip=anew)
         self.eraser.on_click(lambda _: self.forget())
-        self.hint, self.answer, self._onward = w.HTML(), w.HTML(), _Onward()
-        self._onward.on_msg(lambda *_: self.lock())
+        self.hint, self.answer = w.HTML(), w.HTML()
         line = [self.button, self.eraser, self.hint, self._onward]
         row = w.HBox(line, layout=w.Layout(align_items="center"))
         box = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
