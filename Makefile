@@ -48,6 +48,7 @@ notebooks: $(VENV)/.test
 
 bench: $(VENV)/.test
 	@$(BIN)/python -m tests.benchmarks $(BENCH_ARGS)
+	@$(BIN)/lockstep claims --seeds 20
 
 # The pictures of README.md and notebooks/reference/, from runs that happen now.
 picture: $(VENV)/.test

@@ -14,6 +14,7 @@ from typing import Any, NoReturn
 import typer
 
 from course_lib.commands.allreduce import allreduce, stage
+from course_lib.commands.claims import claims
 from course_lib.commands.exercises import check, exercises, lab
 from course_lib.commands.machine import cluster, doctor, strategies
 from course_lib.commands.terminal import say
@@ -27,7 +28,8 @@ app = typer.Typer(
     add_completion=False, help="Learn distributed training by running it.", rich_markup_mode=None
 )
 TRAINING, READING = (run, race, check_strategy), (watch, picture, export)
-COMMANDS = (*TRAINING, *READING, allreduce, stage, check, doctor, strategies, exercises, lab)
+COURSE = (check, claims, exercises, lab)
+COMMANDS = (*TRAINING, *READING, allreduce, stage, doctor, strategies, *COURSE)
 for command in COMMANDS:
     short = " ".join(str(command.__doc__).split()).partition(". ")[0].removesuffix(".")
     further: Any = {"allow_extra_args": True, "ignore_unknown_options": True}
