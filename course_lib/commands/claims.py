@@ -66,9 +66,9 @@ def claims(name: Name = None, seeds: Seeds = 1, as_json: Json = False) -> int:
     """
     with progress() as shown:
         chosen = [name] if name else names()
-        found = [carried_out(each, seeds) for each in shown.track(chosen, description="claims")]
+        results = [carried_out(each, seeds) for each in shown.track(chosen, description="claims")]
     if as_json:
-        dump(found)
+        dump(results)
     else:
         if name:
             say(page_of(name).__doc__)
@@ -81,7 +81,7 @@ def claims(name: Name = None, seeds: Seeds = 1, as_json: Json = False) -> int:
                 f" of {seeds}",
                 "confirmed" if each["confirmed"] else "NOT CONFIRMED",
             ]
-            for each in found
+            for each in results
         ]
         show(["claim", "published", "measured", "broken on purpose", ""], rows, lines=True)
-    return 0 if all(each["confirmed"] for each in found) else 1
+    return 0 if all(each["confirmed"] for each in results) else 1
