@@ -8,7 +8,7 @@ import pytest
 
 from tests import plain_solutions
 
-TORCHRUN = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node"]
+TORCHRUN = ["-m", "torch.distributed.run", "--standalone"]
 
 
 def succeeds(*command: str) -> None:
@@ -22,5 +22,6 @@ def test_answers_work_in_processes_of_torch(tmp_path: Path, count: int) -> None:
     succeeds(plain_solutions.__file__, str(count), str(tmp_path / "store"))
 
 
-def test_answers_work_under_torchrun() -> None:
-    succeeds(*TORCHRUN, "4", plain_solutions.__file__)
+def test_answers_work_under_torchrun(tmp_path: Path) -> None:
+    how = ["--nproc-per-node", "4", "--log-dir", str(tmp_path)]  # else it leaves a folder
+    succeeds(*TORCHRUN, *how, plain_solutions.__file__)
