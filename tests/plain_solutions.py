@@ -137,12 +137,29 @@ def sharded() -> None:
         equal(whole.full_parameters(), want, close)
 
 
+def pieces() -> None:
+    from pieces import merge
+
+    torch.manual_seed(0)
+    n, k = dist.get_world_size(), dist.get_rank()
+    queries, keys, values = (torch.randn(3 * n, 8) for _ in range(3))
+    at = 3 * k  # places behind a query are masked
+    state = torch.full((3, 1), -torch.inf), torch.zeros(3, 1), torch.zeros(3, 8)
+    mask = torch.full((3 * n, 3 * n), -torch.inf).triu(1)
+    for owner in [(k - hop) % n for hop in range(n)]:
+        there = slice(3 * owner, 3 * owner + 3)
+        scores = queries[at : at + 3] @ keys[there].T + mask[at : at + 3, there]
+        state = merge(*state, scores, values[there])
+    want = torch.softmax(queries @ keys.T + mask, 1) @ values
+    torch.testing.assert_close(state[2] / state[1], want[at : at + 3])
+
+
 def rank(index: int, count: int, store: str) -> None:
     """What a process of `torch.multiprocessing.spawn` does."""
     where = f"file://{store}" if store else "env://"
     dist.init_process_group("gloo", init_method=where, rank=index, world_size=count)
     sys.path.insert(0, str(SOLUTIONS))
-    checks: list[Callable[[], None]] = [data_parallel, overlap, sharded]
+    checks: list[Callable[[], None]] = [data_parallel, overlap, sharded, pieces]
     for check in checks:
         check()
     assert "course_lib" not in sys.modules

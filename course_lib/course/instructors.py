@@ -123,11 +123,11 @@ def module_text(solution: Path) -> str:
     """The answers of a solution as a module, with what it imports of other libraries than ours."""
     with opened(solution) as notebook:
         sources = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    imports = [line for line in sources[0].splitlines() if line and "course_lib" not in line]
+    imports = [line for line in sources[0].splitlines() if "course_lib" not in line]
     answers = [_LINE.sub("", source) for source in sources if "### BEGIN SOLUTION" in source]
     answers = [re.sub("\n{4,}", "\n\n\n", answer).strip() for answer in answers]
     head = f'"""The answers of {solution.name}, made by `make exercises`."""'
-    return "\n\n\n".join(["\n".join([head, "", *imports]), *answers]) + "\n"
+    return "\n\n\n".join(["\n".join([head, "", *imports]).rstrip(), *answers]) + "\n"
 
 
 # --- nbgrader ---

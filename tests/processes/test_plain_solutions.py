@@ -1,4 +1,4 @@
-"""The answers of exercises 03, 06 and 11 are plain modules: they work without this library."""
+"""The answers of exercises 03, 06, 11 and 12 are plain modules: they work without this library."""
 
 import subprocess
 import sys

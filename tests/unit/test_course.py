@@ -27,7 +27,15 @@ from course_lib.course import check, hint
 from course_lib.course.answers import Verdict, sets
 from course_lib.course.grading import Bounds, Ended, Examinee, read
 from course_lib.course.handed_in import TookTooLong, bounded, plain, rebuilt
-from course_lib.course.instructors import STUB, checked, exercise_text, generate, solution_text
+from course_lib.course.instructors import (
+    STUB,
+    checked,
+    exercise_text,
+    generate,
+    module_of,
+    module_text,
+    solution_text,
+)
 from course_lib.errors import SpecError, Unavailable
 from course_lib.record.trace import Trace
 from tests.made_up import training
@@ -293,6 +301,8 @@ def test_the_exercise_is_what_its_solution_gives(solution: Path) -> None:
     made = (ROOT / "exercises" / solution.name).read_text(encoding="utf-8")
     assert made == exercise_text(solution)
     assert solution.read_text(encoding="utf-8") == solution_text(solution)  # nbgrader's metadata
+    if module := module_of(solution):
+        assert solution.with_name(module).read_text(encoding="utf-8") == module_text(solution)
 
 
 @pytest.mark.parametrize("name", EXERCISES)
