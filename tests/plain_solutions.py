@@ -165,9 +165,7 @@ def rank(index: int, count: int, store: str) -> None:
     assert "course_lib" not in sys.modules
     dist.barrier()
     dist.destroy_process_group()
-    os._exit(
-        0
-    )  # all is checked: threads of torch abort one process in a hundred as it is torn down
+    os._exit(0)  # all is checked; torn down, a process may be aborted by threads of torch
 
 
 if __name__ == "__main__":
