@@ -239,7 +239,8 @@ def judge_merge(task: str, answer: Answer) -> Verdict:
 def blocks_of(seed: int, scale: float, cuts: Sequence[int], masked: bool) -> tuple[Any, Any]:
     """Scores (5 queries, keys) and values (keys, 3)."""
     rng = np.random.default_rng(seed)
-    scores = rng.normal(size=(5, sum(cuts))) + np.arange(sum(cuts)) / 3
+    rise = 2 * np.arange(sum(cuts)) * np.array([[1], [-1], [1], [-1], [1]])  # or fall
+    scores = rng.normal(size=(5, sum(cuts))) + rise
     scores = scores * abs(scale) - (1000 if scale < 0 else 0)
     if masked:
         scores[:2, : cuts[0]] = -np.inf  # these queries see nothing of the first block
