@@ -138,9 +138,26 @@ def sharded() -> None:
 
 
 def pieces() -> None:
-    from pieces import merge
+    from pieces import ColumnLinear, RowLinear, merge
 
     torch.manual_seed(0)
+    ranks = dist.get_world_size()
+    for bias in (True, False):
+        whole = nn.Sequential(
+            nn.Linear(7, 4 * ranks, bias), nn.GELU(), nn.Linear(4 * ranks, 5, bias)
+        )
+        block = nn.Sequential(ColumnLinear(whole[0]), nn.GELU(), RowLinear(whole[2]))
+        x = torch.randn(3, 2, 7, requires_grad=True)
+        same = x.detach().clone().requires_grad_(True)
+        for model, given in ((whole, x), (block, same)):
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+            for _ in range(2):
+                optimizer.zero_grad()
+                model(given).square().sum().backward()
+                optimizer.step()
+        torch.testing.assert_close(block(same), whole(x))
+        torch.testing.assert_close(same.grad, x.grad)
+        torch.testing.assert_close(block[0].weight, mine(whole[0].weight))
     n, k = dist.get_world_size(), dist.get_rank()
     queries, keys, values = (torch.randn(3 * n, 8) for _ in range(3))
     at = 3 * k  # places behind a query are masked

@@ -1,5 +1,5 @@
-"""The checks of exercise 12: orders of work in a pipeline, carried out slot by slot, and the
-softmax of ring attention, block by block.
+"""The checks of exercise 12: orders of work in a pipeline, carried out slot by slot, linear layers
+that are cut over ranks, and the softmax of ring attention, block by block.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 from course_lib.course.answers import ExerciseTask, Unusable, Verdict
 from course_lib.course.handed_in import Answer
 
+from . import layers
 from .calls import NOTHING, asked
 
 Complaint = tuple[str, str]
@@ -338,5 +339,19 @@ def merge_mistake(found: dict[str, Any]) -> str:
 TASKS = (
     ExerciseTask("gpipe", "gpipe", GPIPE_HINTS, partial(judge_order, False)),
     ExerciseTask("one_f_one_b", "one_f_one_b", ONE_HINTS, partial(judge_order, True)),
+    ExerciseTask(
+        name="column",
+        answer="ColumnLinear",
+        hints=layers.COLUMN_HINTS,
+        judge=partial(layers.judge, "column"),
+        ready_made=layers.READY_MADE,
+    ),
+    ExerciseTask(
+        name="row",
+        answer="RowLinear",
+        hints=layers.ROW_HINTS,
+        judge=partial(layers.judge, "row"),
+        ready_made=layers.READY_MADE,
+    ),
     ExerciseTask("merge", "merge", MERGE_HINTS, judge_merge),
 )

@@ -323,4 +323,4 @@ def returns_the_result(*given: Any) -> Any:
 
 test_wrong_answers_are_rejected_in_words = ANSWERS.rejected()
 test_right_answers_pass = ANSWERS.accepted()
-test_there_are_enough_of_each = ANSWERS.enough()
+test_there_are_enough_of_each = ANSWERS.enough(8, 3, "gpipe", "one_f_one_b", "merge")
