@@ -275,8 +275,7 @@ def _named(value: Any) -> Mapping[str, Any]:
 def _slider(name: str, low: float, high: float, unit: str) -> w.FloatSlider:
     """A slider in steps of 1 where that is fine enough, so that whole numbers stay as typed."""
     span = high - low
-    count = span <= 5 and isinstance(low, int) and isinstance(high, int)
-    step = 1 if count or 20 <= span <= 5000 else 10.0 ** math.floor(math.log10(span / 50))
+    step = 1 if 20 <= span <= 5000 else 10.0 ** math.floor(math.log10(span / 50))
     return w.FloatSlider(
         **{"value": low, "min": low, "max": high, "step": step},
         description=f"{name} ({unit})" if name and unit else name or unit,
