@@ -20,6 +20,7 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.cluster.nursery import warm as warm
     from course_lib.cluster.run import Run as Run
     from course_lib.course.answers import check as check
+    from course_lib.course.answers import hint as hint
     from course_lib.course.answers import progress as progress
     from course_lib.errors import SpecError as SpecError
     from course_lib.errors import Stalled as Stalled

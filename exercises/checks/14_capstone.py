@@ -101,7 +101,8 @@ def judge_workload(task: str, answer: Answer) -> Verdict:
     elif accuracy < seen["commonest"] + ABOVE:
         text = (
             f"After {EXAMPLES:,} examples on one device the test accuracy is {accuracy:.0%}; always"
-            f" saying the commonest class gives {seen['commonest']:.0%}."
+            f" saying the commonest class gives {seen['commonest']:.0%}, so"
+            f" {seen['commonest'] + ABOVE:.0%} is asked for."
         )
         cure = "So it has learned hardly anything. Try another learning_rate, or an easier task."
     else:
@@ -173,6 +174,8 @@ def plan_complaint(plan: Any) -> list[str] | None:
         return [f"It returns {kind}.", "Return a dictionary with the parts that the task lists."]
     if missing := [name for name in PARTS if name not in plan]:
         return [f"The plan has no {missing[0]}.", f"Its parts are {', '.join(PARTS)}."]
+    if not isinstance(plan["workload"], Workload):
+        return ["workload is no Workload.", "Call your function: my_workload()."]
     if not isinstance(plan["fields"], dict):
         return ["fields is no dictionary.", "Such as {'global_batch': 256}; it may be empty."]
     for name in plan["fields"]:
@@ -190,7 +193,7 @@ def plan_complaint(plan: Any) -> list[str] | None:
             return [f"{name} is {value!r:.40}.", "A prediction is a number above 0."]
     if not isinstance(plan["because"], str) or len(plan["because"].split()) < WORDS:
         return [
-            "Your reasons are missing.",
+            "Your reasons are missing, or too short.",
             f"because is a text of {WORDS} words or more: why this strategy, and where do your"
             " predictions come from? A person reads it.",
         ]
@@ -257,9 +260,15 @@ def goal_complaint(run: SavedRun, have: dict[str, float], alone: float) -> Compl
         counted = (
             f" A rack sends {sent / run.spec.steps:,.0f} bytes a step." if sent == sent else ""
         )
+        little = sent / run.spec.steps < 2 * run.result["parameters"]  # half of S, on average
         return f"{text}{counted}", (
-            f"The rest is the line of {MBIT:g} Mbit/s, and waiting for it. Send less in a step, or"
-            " do not send in each step."
+            f"The rest is the line of {MBIT:g} Mbit/s, and waiting for it. "
+            + (
+                "Your plan sends little already: send more rarely still, or half the bytes"
+                " (float16), or take a smaller model."
+                if little
+                else "Send less in a step, or do not send in each step."
+            )
         )
     if accuracy < alone - LEVEL:
         text = f"In time, and the test accuracy is {accuracy:.0%}; one device reaches {alone:.0%}."
@@ -269,7 +278,11 @@ def goal_complaint(run: SavedRun, have: dict[str, float], alone: float) -> Compl
                 f" {BATCH} makes {EXAMPLES // BATCH}. Raise the learning rate with it, or take a"
                 " smaller one."
             )
-        return text, "What was saved on the line is missing in the updates: save less of it."
+        return text, (
+            "Two causes are likely: the learning rate or the optimizer in fields (momentum wants"
+            " about a tenth of the rate of SGD), or updates that are missing, as too little is sent"
+            " or too rarely. Try one_device with your fields: if it is no better, it is the rate."
+        )
     return None
 
 
@@ -326,7 +339,13 @@ def mistake(name: str, ratio: float, workers: int, steps: int) -> str:
             "Look at the phases of the trace: which part is not as you thought, computing (80 ms"
             " for a share of 32) or the exchange (bytes of a step * 8 / 10 Mbit/s)?"
         )
-    return "Find a formula on the strategy's page, and compare it part by part with the census."
+    if name == "memory_bytes":
+        return (
+            'Print run.result["memory"]["worker:0"], and compare it with yours kind by kind: S for'
+            " the values and S for the gradients; momentum keeps another S, AdamW 2 S, and a"
+            " strategy may keep something of its own."
+        )
+    return "Find the formula on the strategy's page: what does a worker send, and how often?"
 
 
 def carried_out(answer: Answer, function: Any) -> dict[str, Any]:

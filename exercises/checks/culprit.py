@@ -203,7 +203,8 @@ def mistake(kind: str, role: str, given: str) -> str:
         )
     if role == "last":
         return (
-            "It has the last row, or the latest end. That tells nothing about who holds others up."
+            "It has the last row, the latest end, or the largest sum of all durations. Waiting is"
+            " in these as well, and waiting is what the others do: count read and compute alone."
         )
     if kind == "stopped" and role == "odd":
         return (

@@ -25,9 +25,10 @@ COLUMN_HINTS = (
         " how x works on its own outputs. What has to be done with these gradients of x?"
     ),
     (
-        "weight = nn.Parameter(linear.weight.detach().chunk(ranks)[rank].clone()), and the same for"
-        " the bias. forward: linear(CopyToRanks.apply(x), weight, bias). CopyToRanks gives x on as"
-        " it is, and its backward adds up the gradients of all ranks."
+        "self.weight = nn.Parameter(whole.weight.detach().chunk(ranks)[rank].clone()), and the same"
+        " for the bias, or None if whole.bias is None. forward: linear(CopyToRanks.apply(x),"
+        " self.weight, self.bias). CopyToRanks gives x on as it is, and its backward adds up the"
+        " gradients of all ranks."
     ),
     (
         "CopyToRanks: forward returns x.view_as(x); backward: gradient = gradient.clone();"
@@ -40,8 +41,9 @@ ROW_HINTS = (
         " then has a part of the sum for every output. When is the bias added, and how often?"
     ),
     (
-        "weight = nn.Parameter(linear.weight.detach().chunk(ranks, dim=1)[rank].clone()); the bias"
-        " whole. forward: y = SumOverRanks.apply(share @ weight.T), and then + bias."
+        "self.weight = nn.Parameter(whole.weight.detach().chunk(ranks, dim=1)[rank].clone()); the"
+        " bias whole, or None. forward: y = SumOverRanks.apply(share @ self.weight.T), and then +"
+        " self.bias."
     ),
     (
         "SumOverRanks: forward: y = y.clone(); dist.all_reduce(y); return y. backward returns the"
@@ -192,6 +194,10 @@ def output_complaint(kind: Kind, ranks: Sequence[Any], rank: int) -> Complaint |
             "It takes every n-th output. The parts are pieces, one after the other: chunk, and not"
             " [rank::n].": y[..., rank::n],
             "The bias is missing.": (y - bias)[..., shares[rank]],
+            "x was added up over ranks in the forward pass. It is the same on all ranks already:"
+            " send nothing forward, and add up its gradient in backward.": (n * (y - bias) + bias)[
+                ..., shares[rank]
+            ],
             "These are the outputs added up over ranks. They belong to different outputs: nothing"
             " is added in the forward pass.": sum(y[..., each] for each in shares),
         }

@@ -245,7 +245,8 @@ def complaint(done: World, cut: int) -> Complaint | None:
     names = [PARTS[name][0] for name in two["wrong"]]
     if not names:
         return text, "Right after restore all is as it was. Is the model in train mode?"
-    return f"{text} Not as it was: {'; '.join(names)}.", PARTS[two["wrong"][0]][1]
+    cures = [PARTS[name][1] for name in two["wrong"][:3]]
+    return f"{text} Not as it was: {'; '.join(names)}.", " ".join(cures)
 
 
 def position(moved: int) -> str:

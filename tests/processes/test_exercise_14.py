@@ -303,6 +303,17 @@ def time_of_all_steps() -> Any:
 
 
 @wrong("plan")
+def the_function_for_the_workload() -> Any:
+    return planned(workload=around_centers)
+
+
+@wrong("plan")
+def momentum_with_the_rate_of_sgd() -> Any:
+    fields = {"optimizer": "momentum", "learning_rate": 0.6}
+    return planned(fields=fields, memory_bytes=3 * SIZE)
+
+
+@wrong("plan")
 def another_model() -> Any:
     plan = planned()
     return plan | {"workload": around_centers(40)}

@@ -78,6 +78,7 @@ def judged(
             wrong = f"{ranks} it never ends: {world.words.rstrip('. ,')}.", stands
         elif world.trouble:
             place = " (line {1}: {3})".format(*world.place) if world.place else ""
+            place = place.replace(": )", " of your answer)")  # the text of a cell is not kept
             on = f"rank {world.task.partition(':')[2]}"
             text = f"On {on} it fails: {world.words}{place}"
             wrong = f"{ranks}: {text}", fails[1] if fails[0] in text else ""
