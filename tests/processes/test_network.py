@@ -451,6 +451,7 @@ def test_each_way_of_a_link_loses_its_share_of_packets_and_a_link_without_loss_n
                 line.sendto(b"are you there", other)
                 with contextlib.suppress(TimeoutError):
                     heard = line.recv(100)
+            line.settimeout(20)  # a busy machine empties the queue late
             for number in range(count):
                 line.sendto(b"one of many", other)
                 if number % 100 == 0:
