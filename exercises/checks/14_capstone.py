@@ -4,6 +4,7 @@ line between them. The plan is carried out; what it predicts is judged by the ru
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,16 +29,26 @@ PATIENCE = 60.0  # seconds for a run
 ABOVE = 0.2  # above the share of the commonest class
 LEVEL = 0.05  # below the accuracy of one device
 TRIES = 3  # runs for a plan: other programs only ever add to the time
-OURS = ("hosts", "link", "device_ms", "steps", "framework", "workload", "seed")
-NEVER = ("faults", "slow", "jitter", "resume", "cores", "engine", "start", "emulate")
+MACHINES = 4
+# What a plan may choose. All else is the same for everybody: racks, line, device, work.
+FREE = (
+    *("workers", "global_batch", "learning_rate", "warmup_steps", "optimizer", "precision"),
+    *("loss_scale", "accumulate", "all_reduce", "bucket_mb", "overlap", "sampler"),
+    *("staleness_bound", "backups"),
+)
 # what is predicted -> how far it may be off, and its unit
 CLOSE = {"memory_bytes": (0.1, "bytes"), "rack_bytes": (0.25, "bytes"), "step_ms": (0.25, "ms")}
 WORDS = 20  # of the defence
 
 
+def chosen(fields: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a plan, with what it leaves out."""
+    return {"global_batch": BATCH, "workers": MACHINES, **fields}
+
+
 def conditions(fields: dict[str, Any]) -> dict[str, Any]:
     """What does not depend on the plan but for its batch and its workers."""
-    batch, workers = fields.get("global_batch", BATCH), fields.get("workers", 4)
+    batch, workers = fields["global_batch"], fields["workers"]
     alone = workers == 1
     return {
         "framework": "torch",
@@ -78,7 +89,8 @@ def trained_alone(learners: Any) -> dict[str, Any]:
 
 def alone(workload: Workload) -> dict[str, Any]:
     fields = {"framework": "torch", "global_batch": BATCH, "steps": EXAMPLES // BATCH}
-    run = start("one_device", workload=workload, **fields).wait(PATIENCE)
+    with start("one_device", workload=workload, **fields) as run:
+        run.wait(PATIENCE)
     _, classes = workload.test.take(range(min(1_000, len(workload.test))))
     commonest = np.unique(classes, return_counts=True)[1].max() / len(classes)
     return {"run": run, "commonest": float(commonest)}
@@ -144,15 +156,12 @@ def planned(learners: Any) -> dict[str, Any]:
     plan = learners()
     if wrong := plan_complaint(plan):
         return {"wrong": wrong}
-    fields = {"global_batch": BATCH, "workers": 4, **plan["fields"]}
-    if not all(
-        isinstance(fields[name], int) and fields[name] > 0 for name in ("global_batch", "workers")
-    ):
-        return {"wrong": ["global_batch and workers are whole numbers.", ""]}
+    fields = chosen(plan["fields"])
     fields |= conditions(fields)
     runs = []
     for _ in range(TRIES):
-        run = start(plan["strategy"], workload=plan["workload"], **fields).wait(PATIENCE)
+        with start(plan["strategy"], workload=plan["workload"], **fields) as run:
+            run.wait(PATIENCE)
         runs.append(run)
         found = measured(run)
         off = abs(plan["step_ms"] / found["step_ms"] - 1) / CLOSE["step_ms"][0]
@@ -179,10 +188,13 @@ def plan_complaint(plan: Any) -> list[str] | None:
     if not isinstance(plan["fields"], dict):
         return ["fields is no dictionary.", "Such as {'global_batch': 256}; it may be empty."]
     for name in plan["fields"]:
-        if name in OURS:
-            return [f"fields has {name}.", "That is given, and the same for everybody."]
-        if name in NEVER:
-            return [f"fields has {name}.", "Leave it out: the conditions are the same for all."]
+        if name not in FREE:
+            cure = f"The conditions are the same for everybody. You choose {', '.join(FREE)}."
+            return [f"fields has {name}.", cure]
+    fields = chosen(plan["fields"])
+    for name, most in (("workers", MACHINES), ("global_batch", EXAMPLES)):
+        if type(fields[name]) is not int or not 1 <= fields[name] <= most:
+            return [f"{name} is {fields[name]!r:.40}.", f"A whole number from 1 to {most:,}."]
     for name in CLOSE:
         value = plan[name]
         if (
@@ -244,10 +256,20 @@ def judge_plan(task: str, answer: Answer) -> Verdict:
 
 def goal_complaint(run: SavedRun, have: dict[str, float], alone: float) -> Complaint | None:
     """What is wrong with what a plan reached, before its predictions count."""
-    accuracy = run.result["test_accuracy"]
+    accuracy, phases = run.result["test_accuracy"], run.trace.phases
+    computed = phases[phases["kind"] == "compute"]["duration"]
+    together, needed = 1000 * computed.sum() / run.spec.steps, DEVICE_MS * run.spec.batch
+    if together < 0.9 * needed:
+        text = (
+            f"All workers together compute for {together:.0f} ms in a step, and {run.spec.batch}"
+            f" examples need {needed:.0f} ms."
+        )
+        return text, (
+            "This strategy cuts the model, and divides the device time once more. Take one in"
+            " which each worker has the whole model."
+        )
     if have["seconds"] > BUDGET:
-        phases = run.trace.phases
-        computing = 1000 * phases[phases["kind"] == "compute"]["duration"].median()
+        computing = 1000 * computed.median()
         text = (
             f"{EXAMPLES:,} examples take {have['seconds']:.1f} s; the budget is {BUDGET:g} s. Of a"
             f" step of {have['step_ms']:.0f} ms a worker computes for {computing:.0f} ms."
@@ -258,7 +280,9 @@ def goal_complaint(run: SavedRun, have: dict[str, float], alone: float) -> Compl
             )
         sent = have["rack_bytes"]
         counted = (
-            f" A rack sends {sent / run.spec.steps:,.0f} bytes a step." if sent == sent else ""
+            f" A rack sends {sent / run.spec.steps:,.0f} bytes a step."
+            if not math.isnan(sent)
+            else ""
         )
         little = sent / run.spec.steps < 2 * run.result["parameters"]  # half of S, on average
         return f"{text}{counted}", (
@@ -292,7 +316,7 @@ def compared(
     """A line for each prediction, and the mistakes behind those that are too far off."""
     lines, mistakes = list[str](), list[str]()
     for name, (close, unit) in CLOSE.items():
-        if have[name] != have[name]:
+        if math.isnan(have[name]):
             lines.append(f"{name}: nobody counts bytes here, {run.result['network_why']}")
             continue
         off = predicted[name] / have[name] - 1

@@ -237,6 +237,21 @@ def with_conditions_of_its_own() -> Any:
 
 
 @wrong("plan")
+def with_eight_workers() -> Any:
+    return planned(fields={"workers": 8})
+
+
+@wrong("plan")
+def all_in_one_rack() -> Any:
+    return planned(fields={"placement": {"worker:2": 0, "worker:3": 0}})
+
+
+@wrong("plan")
+def half_a_batch() -> Any:
+    return planned(fields={"global_batch": 64.5})
+
+
+@wrong("plan")
 def nobody_is_late() -> Any:
     return planned(fields={"faults": ["slow worker:0=2"]})
 
@@ -259,6 +274,11 @@ def a_strategy_that_there_is_not() -> Any:
 @wrong("plan")
 def the_plain_all_reduce() -> Any:
     return planned(strategy="multi_worker_mirrored")
+
+
+@wrong("plan")
+def across_the_model() -> Any:
+    return planned(strategy="tensor_parallel")
 
 
 @wrong("plan")
