@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # these are the public names, for `lazy` as well
     from course_lib.spec.fields import Link as Link
     from course_lib.spec.run_spec import RunSpec as RunSpec
     from course_lib.strategies.pages import strategy as strategy
+    from course_lib.widgets.cards.runs import runs as runs
     from course_lib.workloads.workload import Workload as Workload
 
 sys.meta_path.insert(0, QuietTensorFlow)

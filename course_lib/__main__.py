@@ -17,9 +17,9 @@ from course_lib.commands.allreduce import allreduce, stage
 from course_lib.commands.claims import claims
 from course_lib.commands.exercises import check, exercises, lab
 from course_lib.commands.machine import cluster, doctor, strategies
-from course_lib.commands.terminal import say
-from course_lib.commands.training import check_strategy, race, run
-from course_lib.commands.watch import export, picture, watch
+from course_lib.commands.terminal import Command, say
+from course_lib.commands.training import EXAMPLES, check_strategy, race, run
+from course_lib.commands.watch import export, picture, runs, watch
 from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavailable
 
 INTERRUPTED = 130
@@ -27,14 +27,15 @@ INTERRUPTED = 130
 app = typer.Typer(
     add_completion=False, help="Learn distributed training by running it.", rich_markup_mode=None
 )
-TRAINING, READING = (run, race, check_strategy), (watch, picture, export)
+TRAINING, READING = (run, race, check_strategy), (runs, watch, picture, export)
 COURSE = (check, claims, exercises, lab)
 COMMANDS = (*TRAINING, *READING, allreduce, stage, doctor, strategies, *COURSE)
 for command in COMMANDS:
     short = " ".join(str(command.__doc__).split()).partition(". ")[0].removesuffix(".")
     further: Any = {"allow_extra_args": True, "ignore_unknown_options": True}
-    settings = further if command is lab else {}
-    app.command(short_help=f"{short}.", context_settings=settings)(command)
+    how: Any = {"context_settings": further} if command is lab else {}
+    how |= {"cls": Command, "epilog": EXAMPLES.get(command.__name__)}
+    app.command(short_help=f"{short}.", **how)(command)
 app.add_typer(cluster, name="cluster")
 
 

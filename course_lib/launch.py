@@ -4,6 +4,7 @@ import os
 import typing
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 from course_lib import engines, hardware, workloads
@@ -41,7 +42,9 @@ def start(
         run.wait().result["test_accuracy"]
     """
     origin, machine = clock(), hardware.probe()
-    return Run(prepare(admit(requested(what, fields), machine), machine), origin)
+    run = Run(prepare(admit(requested(what, fields), machine), machine), origin)
+    run.restart = partial(start, what, **fields)
+    return run
 
 
 def prepare(request: Request, machine: Machine, warm: bool | None = None) -> Prepared:

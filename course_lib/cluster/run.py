@@ -31,6 +31,7 @@ from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, RunFacts
 from course_lib.record.saved import first_failure
 from course_lib.record.standstill import Monitor, Pulse, Standstill
+from course_lib.record.tensorboard import save_tensorboard
 from course_lib.record.trace import Trace
 from course_lib.spec.run_spec import RunSpec
 from course_lib.text import count, table
@@ -85,6 +86,9 @@ class Run(Orders):
     """
 
     _going: ClassVar[list["Run"]] = []
+
+    restart: Callable[[], "Run"] | None = None
+    """Starts the same once more, and returns the new run; None for one of a race's."""
 
     def __init__(self, prepared: Prepared, origin: float, files: RunDir | None = None) -> None:
         super().__init__(prepared.spec, prepared.plan)
@@ -220,6 +224,8 @@ class Run(Orders):
     def checkpoints(self) -> list[checkpoints.Checkpoint]:
         """The checkpoints that it has left so far, oldest first, and why any cannot be used."""
         return checkpoints.of_run(self.files)
+
+    to_tensorboard = save_tensorboard
 
     def log(self, task: str, lines: int = 40) -> str:
         """The end of what a task printed: stdout, then stderr."""

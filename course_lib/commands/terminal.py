@@ -5,6 +5,7 @@ terminal: sentences, tables, progress meanwhile, or JSON.
 import inspect
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Annotated, Any
@@ -15,6 +16,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.progress import BarColumn, Progress
 from rich.table import Table
+from typer.core import TyperCommand
 
 from course_lib.collectives import ALGORITHMS
 from course_lib.record.progress import Line
@@ -28,6 +30,12 @@ from course_lib.workloads import WORKLOADS
 KINDS: dict[str, Any] = {"boolean": bool, "integer": int, "number": float}
 REPEATED = {"placement": "--place", "link": "--link", "slow": "--slow", "faults": "--fault"}
 """Fields of several items -> the option that is given once for each item."""
+GROUPS = {
+    **{"strategy": "Cluster", "hosts": "Network", "engine": "Cluster", "workload": "Training"},
+    **{"device_ms": "Cluster", "slow": "Faults", "sampler": "Training"},
+    **{"record_examples": "Record", "max_restarts": "Faults"},
+}
+"""The first of neighbours in `RunSpec` -> the group of their options."""
 FIELDS = RunSpec.model_json_schema()["properties"]
 FIELDS["workload"]["description"] = f"{', '.join(WORKLOADS)}, or FILE.py:NAME of your own Workload"
 ALGORITHM = f"native for the framework's own, {', '.join(ALGORITHMS)}"
@@ -62,24 +70,27 @@ def with_fields(*chosen: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
 
 def _options() -> Iterator[inspect.Parameter]:
+    group = ""
     for name, schema in FIELDS.items():
+        group = GROUPS.get(name, group)
         if name in REPEATED:
-            yield _option(name, list[str], schema, REPEATED[name])
+            yield _option(name, list[str], schema, group, REPEATED[name])
         elif name not in NOT_GIVEN:
             either = [schema, *schema.get("anyOf", ())]
-            yield _option(
-                name, next(KINDS.get(e["type"], str) for e in either if "type" in e), schema
-            )
+            kind = next(KINDS.get(e["type"], str) for e in either if "type" in e)
+            yield _option(name, kind, schema, group)
 
 
-def _option(name: str, kind: Any, schema: dict[str, Any], *flags: str) -> inspect.Parameter:
+def _option(
+    name: str, kind: Any, schema: dict[str, Any], group: str, *flags: str
+) -> inspect.Parameter:
     """An option with its help: what the field is, what is allowed, and its default."""
     text = f"{schema['title']}: {schema['description']}".removesuffix(": true or false")
     usual = schema.get("default")
     if usual and not isinstance(usual, bool | dict):
         text += f". Default: {usual}"
     text += ". May be repeated." if flags else "."
-    option = typer.Option(*flags, help=text[0].upper() + text[1:])
+    option = typer.Option(*flags, help=text[0].upper() + text[1:], rich_help_panel=group)
     annotation, keyword = Annotated[kind | None, option], inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=None, annotation=annotation)
 
@@ -88,6 +99,25 @@ def fields(options: dict[str, Any]) -> dict[str, Any]:
     """The options that were typed, as the fields that `RunSpec` takes."""
     given = {name: value for name, value in options.items() if value is not None}
     return given | {name: by_name(given[name]) for name in ("placement", "slow") if name in given}
+
+
+class Command(TyperCommand):
+    """A command whose help has its options in groups, and its examples at the end."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups = defaultdict[str, list[tuple[str, str]]](list)
+        for each in self.get_params(ctx):
+            if line := each.get_help_record(ctx):
+                usual = f"{each.param_type_name}s".capitalize()
+                groups[getattr(each, "rich_help_panel", None) or usual].append(line)
+        for name, lines in groups.items():
+            with formatter.section(name):
+                formatter.write_dl(lines)
+
+    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+        if self.epilog:
+            with formatter.section("Examples"):
+                formatter.write("".join(f"  {line}\n" for line in self.epilog.splitlines()))
 
 
 # --- output ---

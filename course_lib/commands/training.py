@@ -38,6 +38,22 @@ Accuracy = Annotated[
     float | None, typer.Option(help="The test accuracy they race for, such as 0.9, in its place.")
 ]
 
+EXAMPLES = {
+    "run": """\
+lockstep run multi_worker_mirrored --framework torch --workers 4
+lockstep run --hosts 2 --link 200,0.5 --all-reduce hierarchical
+lockstep run --device-ms 20 --fault "pause worker:1 at step 40 for 2s\"""",
+    "race": """\
+lockstep race multi_worker_mirrored parameter_server --slow worker:3=4
+lockstep race one_device,device_ms=80 mirrored,device_ms=20 --target-loss 0.3
+lockstep race one_device mirrored --framework torch --target-accuracy 0.9""",
+    "check_strategy": """\
+lockstep check-strategy multi_worker_mirrored --framework torch
+lockstep check-strategy fully_sharded --framework torch --precision bfloat16
+lockstep check-strategy notebooks/strategies/local_sgd.py:local_sgd""",
+}
+"""The examples at the end of each command's help."""
+
 
 @with_fields()
 def run(

@@ -1,5 +1,5 @@
-"""`lockstep watch`, `picture` and `export`: a run or a race from its directory, while it goes on or
-long after.
+"""`lockstep runs`, `watch`, `picture` and `export`: runs and races from their directories, while
+they go on or long after.
 """
 
 import time
@@ -14,12 +14,15 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from course_lib.commands.terminal import Json, dump, say, show
 from course_lib.errors import SpecError
 from course_lib.record.export import FORMATS, save_frames
+from course_lib.record.past import DAMAGED
 from course_lib.record.rundir import usable
-from course_lib.record.saved import SavedRun, saved_runs
+from course_lib.record.saved import OUTCOMES, SavedRun, saved_runs
 from course_lib.widgets.board.plots import NAMES
 from course_lib.widgets.board.view import Side, View
+from course_lib.widgets.cards import runs as past
 from course_lib.widgets.kit import svg
 from course_lib.widgets.timeline import Timeline
 
@@ -33,6 +36,27 @@ Steps = Annotated[int, typer.Option(min=1, max=100, help="How many steps to show
 Title = Annotated[str, typer.Option(help="The title; the strategy's name if not given.")]
 Format = Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMATS)}.")]
 Folder = Annotated[Path | None, typer.Option(help="The folder; if not given, one in the run's.")]
+Only = Annotated[str, typer.Option(help="Only runs of this one.")]
+State = Annotated[str, typer.Option(help=f"Only runs that are {', '.join([*OUTCOMES, DAMAGED])}.")]
+Last = Annotated[int, typer.Option(min=1, help="At most so many.")]
+
+
+def runs(
+    strategy: Only = "",
+    workload: Only = "",
+    framework: Only = "",
+    state: State = "",
+    last: Last = 20,
+    as_json: Json = False,
+) -> None:
+    """List the runs that are kept, the newest first: how far each came, and what happened to it."""
+    table = past.runs(strategy, workload, framework, state, last)
+    if as_json:
+        dump([row._asdict() for row in table.rows])
+    elif table.rows:
+        show(past.HEADERS, map(past.cells, table.rows))
+    else:
+        say(table)
 
 
 def watch(run_dir: Runs, timeout: Wait = 86400.0) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 import contextlib
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -90,7 +90,10 @@ def race(
             begun.callback(run.stop)
         begun.pop_all()  # all have begun, so keep them going
     cores_seen = None if on_nodes else machine.cores
-    return Race(runs, notes, origin, cores_seen, target_loss, target_accuracy)
+    begun_race = Race(runs, notes, origin, cores_seen, target_loss, target_accuracy)
+    targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
+    begun_race.restart = partial(race, *entrants, **targets, **fields)
+    return begun_race
 
 
 def _check_target(name: str, target: Any, most: float, allowed: str) -> None:
@@ -105,6 +108,9 @@ class Race:
 
     A `with` block stops all runs at its end.
     """
+
+    restart: Callable[[], Race] | None = None
+    """Starts the same race once more, and returns it."""
 
     def __init__(
         self,

@@ -4,6 +4,7 @@ process started the run.
 
 import contextlib
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +16,15 @@ from course_lib.record.files import read
 from course_lib.record.reality import Reality, reality
 from course_lib.record.rundir import RunDir, TaskError
 from course_lib.record.standstill import Monitor, Pulse
+from course_lib.record.tensorboard import save_tensorboard
 from course_lib.record.trace import Trace
 from course_lib.spec.faults import Fault
 
 # A process that is killed cannot stamp its own death. The supervisor notes it a moment later, and
 # peers may have noticed before.
 _NOTICE = 0.5  # seconds
+OUTCOMES = ("starting", "running", "finished", "failed", "stopped")
+"""The states of a run."""
 
 
 class SavedRun(RunDir):
@@ -55,14 +59,9 @@ class SavedRun(RunDir):
         """As `Run.state`. A run that left no outcome counts as stopped."""
         life, states = self._digest.update(self.trace).life, self._states
         states |= {task: state for task in self.spec.tasks if (state := life.state(task))}
-        if self.goes_on():
-            return "running" if states and "starting" not in states.values() else "starting"
-        if not {"failed", "killed"}.isdisjoint(states.values()):
-            return "failed"
-        # services never finish: they are told to leave when the others are done
-        awaited = [task for task in self.spec.tasks if not task.startswith(self.facts.services)]
-        over = all(states.get(task) in ("done", "lost") for task in awaited)
-        return "finished" if over else "stopped"
+        return outcome(self, states)
+
+    to_tensorboard = save_tensorboard
 
     def pulse(self) -> Pulse | None:
         """As `Run.pulse`: the process that started the run may be another."""
@@ -89,6 +88,20 @@ class SavedRun(RunDir):
         if self.state == "failed":
             raise first_failure(self, self.digest)
         raise LockstepError(f"the run has no result: it is {self.state}")
+
+
+def outcome(run: RunDir, states: Mapping[str, str]) -> str:
+    """The state of a run, one of `OUTCOMES`, by those that its tasks are in, or were in last. A run
+    that left no outcome counts as stopped.
+    """
+    if run.goes_on():
+        return "running" if states and "starting" not in states.values() else "starting"
+    if not {"failed", "killed"}.isdisjoint(states.values()):
+        return "failed"
+    # services never finish: they are told to leave when the others are done
+    awaited = [task for task in run.spec.tasks if not task.startswith(run.facts.services)]
+    over = all(states.get(task) in ("done", "lost") for task in awaited)
+    return "finished" if over else "stopped"
 
 
 def first_failure(run: RunDir, digest: Digest) -> TaskFailed:

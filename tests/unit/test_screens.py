@@ -3,25 +3,29 @@
 """
 
 import re
+import shlex
 import sys
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer.main
 from rich.console import Console
 
 from course_lib import engines, hardware
-from course_lib.__main__ import main
+from course_lib.__main__ import app, main
 from course_lib.commands import allreduce, machine, training, watch
-from course_lib.commands.terminal import NUMBER, progress, say, show
+from course_lib.commands.terminal import FIELDS, NUMBER, fields, progress, say, show
 from course_lib.errors import Unavailable
 from course_lib.reduction.allreduce import compare
+from course_lib.spec.run_spec import RunSpec
 from tests.benchmarks.boards import board as board_of_made_up_runs
 from tests.made_up import LAPTOP, lockstep
 from tests.screens import as_last_read
 from tests.unit.test_racing import comparing, of
 
+COMMANDS: Any = typer.main.get_command(app)
 CODES = re.compile(r"\x1b\[[\d;]*m")
 RESULT: dict[str, Any] = {
     "strategy": "multi_worker_mirrored",
@@ -156,6 +160,26 @@ def test_the_doctor_tells_whether_ray_is_there_and_which_cluster(
     assert re.search(r"Ray +2 nodes up +.*at here:1\.", screen("doctor", 240))
     monkeypatch.setattr(engines, "load", _missing)
     assert re.search(r"Ray +not installed +.*pip install", screen("doctor", 240))
+
+
+@pytest.mark.parametrize("command", ["run", "race", "check-strategy"])
+def test_help_has_its_options_in_groups_and_ends_with_three_examples(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main([command, "--help"])
+    sections = re.findall(r"^(\w+):\n((?:  .*\n)+)", capsys.readouterr().out, flags=re.M)
+    short = ["Cluster", "Training"]
+    groups = short if command == "check-strategy" else ["Cluster", "Network", "Training", "Faults"]
+    record = ["Record"] * (groups != short)
+    assert [name for name, _ in sections] == ["Arguments", *groups, *record, "Options", "Examples"]
+    options = dict(sections)["Options"].split()
+    assert not {f"--{name.replace('_', '-')}" for name in FIELDS} & set(options)
+    examples = [shlex.split(line) for line in sections[-1][1].splitlines()]
+    assert [each[:2] for each in examples] == [["lockstep", command]] * 3
+    for _, name, *arguments in examples:
+        params = COMMANDS.commands[name].make_context(name, arguments).params
+        RunSpec(**fields({name: params[name] for name in FIELDS if params.get(name)}))
 
 
 def test_a_table_that_does_not_fit_becomes_a_block_of_lines_for_each_row(screen: Any) -> None:

@@ -1,0 +1,112 @@
+"""PastRuns: the runs that are kept, as a card. It needs no script."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from course_lib import text
+from course_lib.record import rundir
+from course_lib.record.past import Overlay, PastRun, past_runs
+from course_lib.record.saved import SavedRun
+from course_lib.widgets.kit import Markup, element
+from course_lib.widgets.kit.page import Card
+
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
+HEADERS = [name.replace("_", " ") for name in PastRun._fields]
+OPEN = "TrainingBoard(runs()[0]), Timeline(runs()[0]), RaceBoard(runs().overlay(0, 1))"
+STYLE = """
+.ls-card .runs { overflow-x: auto; }
+.ls.ls-card .runs :is(th, td) { padding-right: 12px; }
+.ls.ls-card .runs td:nth-child(2) { white-space: pre; }
+.ls.ls-card .runs td:is(:nth-child(3), :last-child) { min-width: 170px; overflow-wrap: anywhere; }
+.ls.ls-card .runs small { display: block; color: var(--ls-soft); }
+.ls.ls-card .runs :is(th, td):nth-child(n + 6):nth-child(-n + 9) { text-align: right; }
+"""
+
+
+def runs(
+    strategy: str = "", workload: str = "", framework: str = "", state: str = "", last: int = 50
+) -> PastRuns:
+    """The `last` runs that are kept, the newest first, those that go on included: all, or those of
+    a strategy, workload, framework or state. Raises `SpecError` for a value that no run has.
+
+        runs()[0]                           # the newest, as a SavedRun
+        TrainingBoard(runs(state="failed")[0])
+        RaceBoard(runs().overlay(0, 3))     # the curves of both on one clock
+    """
+    wanted = {"strategy": strategy, "workload": workload, "framework": framework, "state": state}
+    return PastRuns(past_runs(last, **wanted))
+
+
+class PastRuns(Card):
+    """The table of runs. `table[0]` and `table["name-of-a-directory"]` are `SavedRun`s,
+    `overlay(0, 3)` lays runs on one clock, `to_frame()` is the table in pandas.
+    """
+
+    title = "Past runs"
+
+    def __init__(self, rows: list[PastRun]) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, which: int | str) -> SavedRun:
+        """The run in a row or a directory. Raises `SpecError` if it is damaged or there is none,
+        `IndexError` for a row that is not there.
+        """
+        name = which if isinstance(which, str) else self.rows[which].directory
+        return SavedRun(rundir.runs() / name)
+
+    def overlay(self, *which: int | str) -> Overlay:
+        """Lay runs on one clock, as `RaceBoard` shows them: `overlay(0, 3)`."""
+        return Overlay(*(self[each] for each in which))
+
+    def to_frame(self) -> DataFrame:
+        """A row for each run; `started` is in UTC."""
+        import pandas as pd
+
+        table = pd.DataFrame.from_records(self.rows, columns=PastRun._fields)
+        return table.assign(started=pd.to_datetime(table["started"], unit="s", utc=True))
+
+    def table(self) -> str:
+        return text.table(self._lines()) if self.rows else f"No such run is in {rundir.home()}."
+
+    def body(self) -> str:
+        title = element("h3", self.title)
+        if not self.rows:
+            return title + element("p", self.table())
+        head, *lines = self._lines()
+        rows = [_row("td", *line) for line in lines]
+        parts = element("thead", _row("th", *head)), element("tbody", rows)
+        how = {"class_": "runs", "tabindex": 0, "role": "region", "aria_label": self.title}
+        hint = element("p", "To open them: ", element("code", OPEN), class_="quiet")
+        return title + element("div", element("table", parts), **how) + hint
+
+    def _lines(self) -> list[list[str]]:
+        return [["", *HEADERS], *([str(i), *cells(row)] for i, row in enumerate(self.rows))]
+
+    def style(self) -> str:
+        return STYLE
+
+
+def _row(tag: str, number: str, name: str, started: str, strategy: str, *others: str) -> Markup:
+    named = strategy, element("small", name)
+    inside = number, started.replace(" ", "\n"), named, *others
+    return element("tr", [element(tag, each) for each in inside])
+
+
+def cells(row: PastRun) -> list[str]:
+    """Return the row as texts, in the order of `HEADERS`."""
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started))
+    rounded = row._replace(seconds=row.seconds and round(row.seconds, 1))
+    return [row.directory, when, *map(_cell, rounded[2:])]
+
+
+def _cell(value: str | float | None) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+    return f"{value:,}" if isinstance(value, int) else value or "-"
