@@ -188,9 +188,10 @@ def hint(task: str, level: int = 1) -> None:
 
 
 def progress(folder: Path | str | None = None) -> Any:
-    """All exercises with their tasks: what is solved, when, and after how many checks.
+    """All lessons and exercises: what is done and solved, when, after how many checks, and where
+    to go on.
 
-    Checks made in notebooks are counted, those of `folder`'s course if it is given. Raises
+    What was done in notebooks is counted, that of `folder`'s course if it is given. Raises
     Unavailable if the exercises are not there.
 
         progress()          # in a notebook a card, on a terminal a table
@@ -200,4 +201,4 @@ def progress(folder: Path | str | None = None) -> Any:
     if folder is not None and not Path(folder).is_dir():
         raise SpecError("folder", str(folder), "the folder of the course")
     place = Path(folder) / cards.NAME if folder else cards.place()
-    return cards.Progress(sets(), cards.noted(place))
+    return cards.Progress(cards.books(ROOT, sets(), place))

@@ -1,5 +1,5 @@
 """Cards of the exercises, which need no kernel and no script: a verdict, with the picture of what
-failed and hints at a click; and a learner's progress.
+failed and hints at a click; and a learner's progress in the course.
 
 Progress is kept in one small file of the course's folder. It is the learner's own note, and no
 grade.
@@ -7,21 +7,24 @@ grade.
 
 import base64
 import json
+import os
 import re
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, NamedTuple
+from urllib.parse import quote
 
 from course_lib import text
 from course_lib.collectives import Schedule
 from course_lib.errors import SpecError
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
-from course_lib.widgets.cards.predict import folder as beside_notebook
-from course_lib.widgets.kit import Inside, Markup, element, join, page
+from course_lib.widgets.cards.predict import kept, notebook
+from course_lib.widgets.kit import Inside, Markup, element, join, page, unfold
 from course_lib.widgets.stage.scene import Played
 from course_lib.widgets.stage.still import film_svg, filmed
 from course_lib.widgets.timeline import lanes_svg
@@ -123,8 +126,9 @@ def place() -> Path | None:
     """The file for all lessons and exercises of a course, which lies above their folders. None if
     no notebook is open, as in a program or a test run: nothing is kept then.
     """
-    if not (folder := beside_notebook()):
+    if not (book := notebook()):
         return None
+    folder = book.parent
     inside = folder.name in ("notebooks", "exercises", "solutions")
     return (folder.parent if inside else folder) / NAME
 
@@ -155,47 +159,103 @@ def noted(path: Path | None) -> dict[str, Standing]:
     return standings
 
 
-class Progress(page.Card):
-    """A card of all exercises with their tasks: points, what is solved and when, and after how many
-    checks. `exercises`: the `ExerciseTask`s of each set.
+class Book(NamedTuple):
+    """A notebook of the course. `cells`: its title, how many of its questions are answered or tasks
+    solved, "", and how it stands: "done", "begun" or "to do". `tasks`: those of an exercise, each
+    as "", its name, its points and how it stands.
     """
 
-    title = "Your exercises"
+    path: Path
+    cells: tuple[str, str, str, str]
+    tasks: Sequence[tuple[str, str, str, str]]
 
-    def __init__(
-        self, exercises: Mapping[str, Sequence[Any]], standings: dict[str, Standing]
-    ) -> None:
-        self.exercises, self.standings = exercises, standings
+
+def books(course: Path, exercises: Mapping[str, Sequence[Any]], place: Path | None) -> list[Book]:
+    """The lessons and exercises of a course, each exercise after its lesson. A question is answered
+    when its guess has met its result. `exercises`: the `ExerciseTask`s of each set. What was done
+    stands in the file `place`, and beside it or in `notebooks` there.
+    """
+    standings, listed = noted(place), list[Book]()
+    entries = kept(place) | kept(place and place.parent / "notebooks" / place.name)
+    answered = Counter(str(entry.get("lesson")) for entry in entries.values() if "result" in entry)
+    for path in (*course.glob("notebooks/*.ipynb"), *course.glob("exercises/*.ipynb")):
+        sources, tasks = [path.stem], list[tuple[str, str, str, str]]()
+        with suppress(OSError, ValueError, LookupError, TypeError):  # damaged
+            cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
+            sources = ["".join(cell["source"]) for cell in cells] or sources
+        title, what = sources[0].partition("\n")[0].removeprefix("# "), "questions"
+        asked = sum(source.count(" = Predict(") for source in sources)
+        done = min(asked, answered[path.stem])
+        if path.parent.name == "exercises":
+            for task in exercises.get(path.stem, ()):
+                state = str(standings.get(task.name, Standing()))
+                tasks.append(("", task.name, f"{task.points} points", state))
+            done, asked = sum(task[3].startswith("solved") for task in tasks), len(tasks)
+            title, what = f"exercise {title}", "tasks"
+        state = "done" if done == asked > 0 else "begun" if done else "to do"
+        listed.append(Book(path, (title, f"{done} of {asked} {what}", "", state), tasks))
+    return sorted(listed, key=lambda book: (book.path.stem[:2], bool(book.tasks)))
+
+
+class Progress(page.Card):
+    """A card of all lessons and exercises: what is done or solved, when, after how many checks,
+    and where to go on. `books`: those of the course, in its order.
+    """
+
+    title = "Your course"
+
+    def __init__(self, books: Sequence[Book]) -> None:
+        self.books = books
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """A row for each task: its exercise, its name, its points, and how it stands."""
-        return [
-            (name.replace("_", " "), task.name, f"{task.points}", str(self._standing(task)))
-            for name, tasks in self.exercises.items()
-            for task in tasks
-        ]
+        """A row for each lesson, exercise and task: title, name, points, and how it stands."""
+        return [row for book in self.books for row in (book.cells, *book.tasks)]
+
+    def following(self) -> tuple[Book | None, str]:
+        """The notebook to go on with, and that in words: of the lessons not done the first from the
+        last one that was begun, or else the first; then the exercises. None if all is done.
+        """
+        lessons = [book for book in self.books if not book.tasks]
+        begun = max((i for i, book in enumerate(lessons) if book.cells[3] != "to do"), default=0)
+        for book in (*lessons[begun:], *lessons, *self.books):
+            if book.cells[3] != "done":
+                return book, f"Go on with {'' if book.tasks else 'lesson '}{book.cells[0]}."
+        return None, "All is done."
 
     def body(self) -> str:
-        lines: list[Markup] = []
-        for exercise, task, points, standing in self.rows():
-            cells = element("td", exercise), element("th", task, scope="row"), element("td", points)
-            solved = "solved" if standing.startswith("solved") else "quiet"
-            lines.append(element("tr", cells, element("td", standing, class_=solved)))
-        words = element("h3", self.title), element("p", self.summary())
-        return join([*words, element("table", lines)])
+        book, words = self.following()
+        onward = _link(book, words) if book else words
+        head = [element("p", each) for each in (self.summary(), onward)]
+        groups = list[Markup]()
+        for book in self.books:
+            name, count, *rest = book.cells
+            first = _row("", _link(book, name), unfold(count) if book.tasks else count, *rest)
+            groups.append(element("tbody", first, [_row("task", *task) for task in book.tasks]))
+        return join([element("h3", self.title), *head, element("table", groups)])
 
     def summary(self) -> str:
-        tasks = [task for each in self.exercises.values() for task in each]
-        done = [task for task in tasks if self._standing(task).solved]
-        points, most = (sum(task.points for task in those) for those in (done, tasks))
-        return f"{len(done)} of {len(tasks)} tasks solved, {points} of {most} points."
-
-    def _standing(self, task: Any) -> Standing:
-        return self.standings.get(task.name, Standing())
+        """The lessons done, the tasks solved and the points, in words."""
+        lessons = [book.cells[3] for book in self.books if not book.tasks]
+        tasks = [task for book in self.books for task in book.tasks]
+        solved = [task for task in tasks if task[3].startswith("solved")]
+        points, most = (sum(int(task[2].split()[0]) for task in those) for those in (solved, tasks))
+        done = f"{lessons.count('done')} of {len(lessons)} lessons done."
+        return f"{done} {len(solved)} of {len(tasks)} tasks solved, {points} of {most} points."
 
     def table(self) -> str:
-        rows = [("exercise", "task", "points", ""), *self.rows()]
-        return f"{text.table(rows)}\n{self.summary()}"
+        return "\n".join([text.table(self.rows()), self.summary(), self.following()[1]])
 
     def style(self) -> str:
-        return STYLE
+        return f"{STYLE}\n.ls-card tbody:not(:has([open])) .task {{ display: none; }}"
+
+
+def _link(book: Book, words: str) -> Markup:
+    """A link to a notebook from the one that is open."""
+    here = notebook() or book.path
+    return element("a", words, href=quote(Path(os.path.relpath(book.path, here.parent)).as_posix()))
+
+
+def _row(kind: str, name: Inside, *cells: str) -> Markup:
+    done = "solved" if cells[-1].startswith(("done", "solved")) else "quiet"
+    listed = [element("td", each) for each in cells[:-1]], element("td", cells[-1], class_=done)
+    return element("tr", element("th", name, scope="row"), *listed, class_=kind)

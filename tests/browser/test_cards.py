@@ -210,7 +210,9 @@ GUESSES = (
 from course_lib.widgets import Predict
 card = Predict("Which is faster?", choices=["the ring", "the tree"])
 card""",
-    "print('guessed', card.guess); card.reveal('the tree', 'It has fewer rounds.')",
+    "# The answer to card: it unfolds when your guess is locked\n"
+    "print('guessed', card.guess); reason = {'the ring': 'It has smaller messages.'}\n"
+    "card.reveal('the tree', 'It has fewer rounds.', reason)",
     """
 from ipywidgets import VBox
 others = [Predict(f"How long, {name}?", numbers=(0, 100, "ms")) for name in ("first", "second")]
@@ -229,15 +231,20 @@ def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_
         lock = page.get_by_role("button", name="Lock my guess")
         locked = page.get_by_role("button", name="Locked")
         lab.run()
+        lab.choose(1)  # the cell that answers is folded, as in lessons
+        page.evaluate("jupyterapp.commands.execute('notebook:hide-cell-code')")
+        expect(page.get_by_text("card.reveal")).to_be_hidden()
         page.get_by_label("the ring").check()
         lock.click()
         expect(page.get_by_text("It stays as it is")).to_be_visible()
+        expect(page.get_by_text("card.reveal")).to_be_visible()
 
         # The next cell has the focus, so Shift+Enter goes on and does not ask anew.
         expect(page.locator(".jp-Notebook .jp-Cell").nth(1)).to_have_class(re.compile("mod-active"))
         lab.run()
         expect(page.get_by_text("guessed the ring")).to_be_visible()
-        expect(page.get_by_text("You were wrong. It has fewer rounds.").first).to_be_visible()
+        answer = "Result: the tree. It has fewer rounds. It has smaller messages."
+        expect(page.get_by_text(answer).first).to_be_visible()
         expect(page.get_by_text("✓ the tree")).to_be_visible()
 
         # Run again: still locked. A new kernel: still locked.
@@ -269,6 +276,43 @@ def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_
         lab.choose(2)
         lab.run()
         expect(page.locator("svg[aria-label='guess and result'] rect[stroke]")).to_have_count(2)
+        assert lab.complaints() == []
+
+
+PRESSED = """
+from course_lib.widgets import Guesses, Predict
+zero = Predict("How many?", numbers={"rings": (0, 9, ""), "of the trees": (0, 100, "ms")})
+zero"""
+REVEALED = "zero.reveal({'rings': 0.25, 'of the trees': 3}); zero.lock(); Guesses()"
+
+
+def test_sliders_count_where_they_are_pressed_and_begin_at_one_place(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with opened(browser, tmp_path, PRESSED, "print(zero.guess)", REVEALED) as lab:
+        page = lab.page
+        lab.run()
+        lock = page.get_by_role("button", name="Lock my guess")
+        lock.wait_for()
+        left = page.locator(".noUi-base").evaluate_all(
+            "all => all.map(one => Math.round(one.getBoundingClientRect().left))"
+        )
+        assert len(left) == 2 and len({*left}) == 1
+        page.locator(".noUi-handle").nth(1).click()
+        lock.click()
+        expect(page.get_by_text("Move rings first")).to_be_visible()
+        page.locator(".widget-readout").first.click()
+        page.keyboard.press("Control+a")
+        page.keyboard.insert_text("0.25")
+        page.keyboard.press("Tab")
+        lock.click()
+        expect(page.get_by_text("It stays as it is")).to_be_visible()
+        lab.choose(1)
+        lab.run(2)
+        expect(page.get_by_text("{'rings': 0.25, 'of the trees': 0.0}")).to_be_visible()
+        row = page.get_by_role("row", name="How many?")
+        expect(row).to_contain_text("rings 0.25, of the trees 3 ms")
+        expect(row.get_by_role("cell").last).to_have_text("near")
         assert lab.complaints() == []
 
 
@@ -364,20 +408,35 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
         expect(page.get_by_role("columnheader", name="who applies the update?")).to_be_visible()
 
         # A slider that was not moved is no guess; one moved by keys is, and stays.
-        page.get_by_role("button", name="Lock my guess").click()
-        expect(page.get_by_text("Move the slider first.")).to_be_visible()
-        page.locator(".noUi-handle").first.focus()
+        lock = page.get_by_role("button", name="Lock my guess")
+        lock.click()
+        expect(page.get_by_text("Move the slider first")).to_be_visible()
+        handle, number = page.locator(".noUi-handle").first, page.locator(".widget-readout").first
+        number.click()
+        page.keyboard.press("Control+a")
+        page.keyboard.insert_text("500")
+        lock.click()  # what is typed counts without Enter
+        expect(page.get_by_text("The slider goes from 0 to 100 ms.")).to_be_visible()
+        expect(number).to_have_text("100")
+        expect(handle).to_have_attribute("aria-valuetext", "100")
+        expect(handle).to_have_attribute("aria-label", "ms")
+        handle.focus()
+        page.keyboard.press("Home")
+        expect(page.get_by_text("The slider goes from")).to_be_hidden()
         for _ in range(3):
             page.keyboard.press("ArrowRight")
-        page.get_by_role("button", name="Lock my guess").press("Enter")
+        lock.press("Enter")
         expect(page.get_by_text("It stays as it is")).to_be_visible()
         lab.choose(3)
         lab.run()
         labels = page.locator(".ls-predict .widget-slider .widget-label")
         cut = "labels => labels.filter((one) => one.scrollWidth > one.clientWidth).length"
         assert labels.count() and labels.evaluate_all(cut) == 0
-        locked = float(page.locator(".widget-readout").first.inner_text())
-        assert locked > 0
-        expect(page.get_by_text(f"guessed {locked}")).to_be_visible()
+        expect(number).to_have_text("3")
+        expect(page.get_by_text("guessed 3")).to_be_visible()
+        shade = "one => getComputedStyle(one).backgroundColor"
+        assert handle.evaluate(shade) == "rgb(122, 122, 122)", (
+            "it is locked, and not white on white"
+        )
         expect(page.locator("svg[aria-label='guess and result'] rect[stroke]")).to_have_count(2)
         assert lab.complaints() == []

@@ -1,6 +1,6 @@
 """Predict: a question that the learner answers before anything runs. The guess is locked, and later
-shown beside what the run gave. It stays locked when the cell or the kernel runs again: it is kept
-in a hidden file beside the notebook.
+shown beside what the run gave. It stays locked when the cell or the kernel runs again: guess and
+result are kept in a hidden file beside the notebook.
 """
 
 import json
@@ -13,10 +13,11 @@ from typing import Any
 
 import anywidget
 import ipywidgets as w
+import traitlets
 from IPython import get_ipython
-from traitlets import TraitError
 
 from course_lib.errors import SpecError
+from course_lib.text import round_up
 from course_lib.widgets.kit import Markup, element, join, page, svg
 from course_lib.widgets.kit.widget import Pictured
 
@@ -34,12 +35,14 @@ NOTEBOOK = ("__vsc_ipynb_file__", "__session__")  # where VS Code and Jupyter te
 
 
 class _Onward(anywidget.AnyWidget):
-    """Nothing to see: it follows the projector switch, answers "lock?", and at "onward" moves the
-    focus to the notebook's next cell.
+    """Nothing to see: it reports which slider of the card is touched and what is typed there,
+    answers "lock?", and at "onward" moves the focus to the notebook's next cell. It unfolds the
+    cells that begin with `# The answer to NAME:`, for each of the `unfolded` names.
     """
 
-    _esm = page.asset("kit/projector.js", "cards/onward.js")
-    _css = page.asset("kit/theme.css")
+    _esm = page.asset("kit/projector.js", "kit/sliders.js", "cards/onward.js")
+    _css = page.asset("kit/theme.css", "cards/predict.css")
+    unfolded = traitlets.List().tag(sync=True)
 
 
 class Predict(Pictured, w.VBox):
@@ -47,10 +50,9 @@ class Predict(Pictured, w.VBox):
     unit), or several: {"ring": (0, 100, "ms"), ...}.
 
     `guess` is None until the learner locks it. Then it is kept beside the notebook, and cannot be
-    changed until `forget`. `reveal(result, note)` shows guess and result side by side, and `note`
-    says why; without a guess it says so and shows the result. How real a result is, measured,
-    emulated or simulated, stands where it comes from. Raises SpecError unless it is given either
-    choices or numbers.
+    changed until `forget`. `reveal` shows guess and result side by side, and says why; without a
+    guess it says so and shows the result. How real a result is, measured, emulated or simulated,
+    stands where it comes from. Raises SpecError unless it is given either choices or numbers.
     """
 
     def __init__(
@@ -63,17 +65,19 @@ class Predict(Pictured, w.VBox):
             raise SpecError("choices", choices or numbers, ALLOWED)
         self.guess: Any = None
         self.result: Outcome | None = None
-        self.note = ""
-        self._moved: set[str] = set()
+        self.note, self.revealed = "", False
+        self._touched: set[str] = set()
+        self._beyond: dict[str, str] = {}  # slider -> its range in words, if more was typed
         radio = w.RadioButtons(options=self.choices, value=None, layout=w.Layout(width="auto"))
-        self.inputs = {name: _slider(name, *range_) for name, range_ in self.ranges.items()}
+        wide = max((len(name + unit) + 3 for name, (*_, unit) in self.ranges.items()), default=0)
+        self.inputs = {name: _slider(name, *range_, wide) for name, range_ in self.ranges.items()}
         self.inputs = self.inputs or {"": radio}
         self.input = next(iter(self.inputs.values()))
         for name in self.ranges:
-            self.inputs[name].observe(lambda _, name=name: self._moved.add(name), "value")
+            self.inputs[name].observe(lambda _, name=name: self._touched.add(name), "value")
         self.button = w.Button(icon="lock", tooltip="It stays, even if this cell runs again")
         self._onward = _Onward()
-        self._onward.on_msg(lambda *_: self.lock())
+        self._onward.on_msg(lambda _, content, __: self._receive(content))
         # A click overtakes what a slider has yet to send, the answer to a message does not.
         self.button.on_click(lambda _: self._onward.send("lock?"))
         anew = "Take the guess back, and guess anew"
@@ -89,15 +93,18 @@ class Predict(Pictured, w.VBox):
         self.add_class("ls-predict")
         self._recall()
         self._update()
+        ASKED[self._key] = self
 
     def lock(self) -> None:
         """Keep the present choice as the guess; without one, the card says what is missing."""
-        missing = [name or "the slider" for name in self.ranges if name not in self._moved]
+        missing = [name or "the slider" for name in self.ranges if name not in self._touched]
         if self.guess is not None:
             return
-        if missing or (self.choices and self.input.value is None):
-            words = f"Move {' and '.join(missing)} first." if missing else "Choose first."
+        if missing or self._beyond or (self.choices and self.input.value is None):
+            words = f"Move {' and '.join(missing)} first, or press it where it is."
+            words = " ".join(self._beyond.values()) or (words if missing else "Choose first.")
             self.hint.value = join(words)
+            self._beyond.clear()  # its end, if it is pressed once more
         else:
             self.guess = self._value()
             self._keep(STAYS)
@@ -105,25 +112,47 @@ class Predict(Pictured, w.VBox):
 
     def forget(self) -> None:
         """Take the guess back, so that another can be made; what was revealed is hidden."""
-        self.guess, self.result, self.note = None, None, ""
-        self._moved.clear()
+        self.guess, self.result, self.note, self.revealed = None, None, "", False
+        self._touched.clear()
         if self.choices:
             self.input.value = None
         self._keep("Your guess is forgotten.")
 
-    def reveal(self, result: Outcome, note: str = "") -> str:
-        """Show the guess beside the `result` (a choice, a number in the card's unit, or one for
-        each name); returns the text shown.
+    def reveal(
+        self, result: Outcome | None, note: str = "", tempting: Mapping[str, str] | None = None
+    ) -> str:
+        """Show the guess beside the `result`: a choice, a number in the card's unit, or one for
+        each name; None if this machine cannot measure it. Returns the text shown.
+
+        `note` names the cause. `tempting` has a sentence for each choice that is not the result:
+        why it tempts, and what is wrong with it. It is shown to those who chose it.
         """
-        self.result, self.note, self.hint.value = result, note, ""
-        self._update()
+        other = tempting[self.guess] if tempting and self.guess in {*tempting} - {result} else ""
+        self.result, self.note, self.revealed = result, f"{note} {other}".strip(), True
+        self._keep("")
         return self._sentence()
+
+    def row(self) -> tuple[str, str, str, str]:
+        """Question, guess, result, and how near they are: "right" or "another choice"; of numbers
+        "near" (all within a tenth of their range) or "not near".
+        """
+        guess, result = self.guess, self.result
+        if self.choices:
+            how = "right" if guess == result else "another choice"
+        elif guess is not None and result is not None:
+            spans = ((name, (high - low) / 10) for name, (low, high, _) in self.ranges.items())
+            given, results = _named(guess), _named(result)
+            near = all(abs(given[name] - results[name]) <= most for name, most in spans)
+            how = "near" if near else "not near"
+        guessed = "no guess" if guess is None else self._show(guess)
+        missing = "not measured here" if self.revealed else "none yet"
+        shown = missing if result is None else self._show(result)
+        return self.question, guessed, shown, "" if guess is None or result is None else how
 
     def table(self) -> str:
         """Question, guess and result as text."""
-        guess = "no guess" if self.guess is None else self._show(self.guess)
-        result = "none yet" if self.result is None else self._show(self.result)
-        lines = [self.question, f"guess: {guess}", f"result: {result}", self.note]
+        question, guess, result, _ = self.row()
+        lines = [question, f"guess: {guess}", f"result: {result}", self.note]
         return "\n".join(filter(None, lines))
 
     def picture(self) -> str:
@@ -147,12 +176,11 @@ class Predict(Pictured, w.VBox):
 
     def _sentence(self) -> str:
         """Guess, result and note in words; empty before the result."""
-        if self.result is None:
+        if not self.revealed:
             return ""
-        known, right = self.guess is not None, self.guess == self.result
-        guessed = f"Your guess: {self._show(self.guess)}" if known else "You made no guess"
-        verdict = f" You were {'right' if right else 'wrong'}." if known and self.choices else ""
-        return f"{guessed}. Result: {self._show(self.result)}.{verdict} {self.note}".strip()
+        _, guess, result, _ = self.row()
+        guessed = "You made no guess" if self.guess is None else f"Your guess: {guess}"
+        return f"{guessed}. Result: {result}. {self.note}".strip()
 
     def _show(self, value: Outcome) -> str:
         if isinstance(value, Mapping):
@@ -165,8 +193,8 @@ class Predict(Pictured, w.VBox):
 
     def _label(self, choice: str) -> str:
         """A choice: ticked if it is right, crossed if it was guessed and is not."""
-        mine, revealed = choice == self.guess, self.result is not None
-        mark = "✓ " if choice == self.result else "✗ " if mine and revealed else ""
+        mine, known = choice == self.guess, self.result is not None
+        mark = "✓ " if choice == self.result else "✗ " if mine and known else ""
         return f"{mark}{choice}{'   (your guess)' if mine else ''}"
 
     def _bars(self) -> tuple[list[Markup], float]:
@@ -183,7 +211,7 @@ class Predict(Pictured, w.VBox):
             values = [value for _, value, _ in known]
             low, high = min([0.0, lowest, *values]), max([highest, *values])
             if known and name:
-                drawn.append(svg.text(0, y := y + 20, name, font_weight=600))
+                drawn.append(svg.text(0, (y := y + 26) - 6, name, font_weight=600))
             for label, value, color in known:
                 width = 1 + 300 * (value - low) / (high - low)
                 drawn += [
@@ -197,7 +225,9 @@ class Predict(Pictured, w.VBox):
 
     def _update(self) -> None:
         """Show guess and result, and enable what can be moved and pressed now."""
-        locked, revealed = self.guess is not None, self.result is not None
+        locked, revealed = self.guess is not None, self.revealed
+        names = [name for name, value in _names().items() if value is self]
+        self._onward.unfolded = names if locked else []
         if self.choices:
             chosen = self.input.value
             self.input.options = [(self._label(choice), choice) for choice in self.choices]
@@ -211,7 +241,7 @@ class Predict(Pictured, w.VBox):
         bars, height = self._bars()
         style = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
         drawn = svg.drawing(640, height, bars, aria_label="guess and result", **style)
-        words = element("p", self._sentence(), style="margin:6px 0 0;font-size:14px")
+        words = element("p", self._sentence(), class_="ls-answer")
         self.answer.value = join([drawn if bars else None, words]) if revealed else ""
         self.changed()
 
@@ -219,8 +249,25 @@ class Predict(Pictured, w.VBox):
 
     def _value(self) -> Any:
         """The values of all inputs by name, or that of the only one."""
-        values = {name: each.value for name, each in self.inputs.items()}
+        values = {  # a slider's steps add up to 3.9999999999999996
+            name: round(each.value, 9) if self.ranges else each.value
+            for name, each in self.inputs.items()
+        }
         return values.get("", values)
+
+    def _receive(self, content: Any) -> None:
+        """Lock; or note that a slider was touched, or whether what was typed is in its range."""
+        if content == "lock":
+            self.lock()
+        elif self.guess is None:
+            name, (low, high, unit) = [*self.ranges.items()][content["slider"]]
+            self._beyond.pop(name, None)
+            if (typed := content["typed"]) is None:
+                self._touched.add(name)
+            elif not low <= typed <= high:
+                span = f"{low:g} to {high:g} {unit}".strip()
+                self._beyond[name] = f"{name or 'The slider'} goes from {span}."
+            self.hint.value = join(" ".join(self._beyond.values()))
 
     @property
     def _key(self) -> str:
@@ -229,42 +276,58 @@ class Predict(Pictured, w.VBox):
         return "\n- ".join([self.question, *self.choices, *ranges])
 
     def _keep(self, words: str) -> None:
-        """Keep the guess on disk; None forgets it. A damaged file is replaced."""
+        """Show the present state, and keep guess and result on disk; without a guess, forget them.
+        A damaged file is replaced.
+        """
         self._update()
-        kept = _kept() | {self._key: self.guess}
-        text = json.dumps({q: guess for q, guess in kept.items() if guess is not None}, indent=1)
+        self.hint.value = words
+        book = notebook()
+        entries = kept(book)
+        before = entries.pop(self._key, None)
+        if self.guess is not None and book:
+            entries[self._key] = {"guess": self.guess, "lesson": book.stem}
+            entries[self._key] |= {"result": self.result} if self.revealed else {}
         try:
-            if place := folder():
-                (place / NAME).write_text(text + "\n", encoding="utf-8")
-            self.hint.value = words
+            if book and (before or self.guess is not None):
+                text = json.dumps(entries, indent=1, default=float)
+                book.with_name(NAME).write_text(f"{text}\n", encoding="utf-8")
         except OSError as error:
             self.hint.value = join(f"That is not kept: {NAME} cannot be written ({error}).")
 
     def _recall(self) -> None:
         """Take the guess that was locked earlier, if there is one for this question."""
-        values = _named(_kept().get(self._key))
+        values = _named(kept(notebook()).get(self._key, {}).get("guess"))
         if values.keys() == self.inputs.keys() and None not in values.values():
-            with suppress(TraitError):  # what somebody else wrote cannot be the answer
+            with suppress(traitlets.TraitError):  # what somebody else wrote cannot be the answer
                 for name, value in values.items():
                     self.inputs[name].value = value
                 self.guess = self._value()
                 self.hint.value = "You locked this guess earlier. Now run the experiment."
 
 
-def folder() -> Path | None:
-    """The folder of the open notebook; None in a program or a test run: nothing is kept then."""
+ASKED: dict[str, Predict] = {}
+"""The cards of this kernel by their questions, in the order in which these were asked first."""
+
+
+def kept(book: Any) -> dict[str, dict[str, Any]]:
+    """Read what is kept beside a notebook, by question: `guess` and `lesson`, and `result` once it
+    was revealed. What is damaged is left out; beside None there is nothing.
+    """
+    entries: Any = ()
+    with suppress(OSError, ValueError, AttributeError):  # no notebook, no file, a damaged one
+        entries = json.loads(book.with_name(NAME).read_text(encoding="utf-8")).items()
+    return {asked: each for asked, each in entries if isinstance(each, dict) and "guess" in each}
+
+
+def notebook() -> Path | None:
+    """The open notebook; None in a program or a test run: nothing is kept then."""
+    return next((Path(path) for name in NOTEBOOK if (path := _names().get(name))), None)
+
+
+def _names() -> Mapping[str, Any]:
+    """The names of the notebook's cells, and their values."""
     shell: Any = get_ipython()
-    names = shell.user_ns if shell else {}
-    return next((Path(names[name]).parent for name in NOTEBOOK if names.get(name)), None)
-
-
-def _kept() -> dict[str, Any]:
-    """Guess by question, of all notebooks of a folder; none from a file that is damaged."""
-    try:
-        guesses = json.loads(((folder() or Path()) / NAME).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return guesses if folder() and isinstance(guesses, dict) else {}
+    return dict(shell.user_ns) if shell else {}
 
 
 def _named(value: Any) -> Mapping[str, Any]:
@@ -272,14 +335,16 @@ def _named(value: Any) -> Mapping[str, Any]:
     return value if isinstance(value, Mapping) else {"": value}
 
 
-def _slider(name: str, low: float, high: float, unit: str) -> w.FloatSlider:
-    """A slider in steps of 1 where that is fine enough, so that whole numbers stay as typed."""
+def _slider(name: str, low: float, high: float, unit: str, wide: int) -> w.FloatSlider:
+    """A slider in steps of 1 where that is fine enough, or else of 0.05 or the like, so that round
+    numbers stay as typed; `wide` characters for its name.
+    """
     span = high - low
-    step = 1 if 20 <= span <= 5000 else 10.0 ** math.floor(math.log10(span / 50))
+    step = 1 if 20 <= span <= 5000 else round_up(span / 250, (1, 5, 10))
     return w.FloatSlider(
         **{"value": low, "min": low, "max": high, "step": step},
         description=f"{name} ({unit})" if name and unit else name or unit,
-        readout_format=f",.{max(0, round(-math.log10(step)))}f",
-        layout=w.Layout(width="34em"),
-        style={"description_width": "initial"},
+        readout_format=",.6",  # 0.25, and 4 for 3.9999999999999996
+        layout=w.Layout(width=f"calc(26em + {wide}ch)", max_width="100%"),
+        style={"description_width": f"{wide}ch"},
     )
