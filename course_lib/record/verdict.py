@@ -133,6 +133,8 @@ class Standing:
             return f"At the start: no loss yet from {' and '.join(without)}"
         if not self.ranked:  # a target that nobody has reached
             return replace(self, given=None).ahead
+        if not any(seconds for _, seconds in self.ranked):
+            return "At the start: no loss has fallen yet"
         who = f"{self.name(self._first)} is ahead" if self._first else "The first two are level"
         return f"{who}. {self._times('not yet')}"
 

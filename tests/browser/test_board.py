@@ -3,6 +3,7 @@ stops, no part of it moves, and neither a new page nor a kernel restart takes an
 """
 
 import contextlib
+import csv
 import re
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
@@ -10,11 +11,13 @@ from pathlib import Path
 
 import psutil
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page, ViewportSize, expect
 
 from course_lib.record.events import Lifecycle, Phase
 from course_lib.record.trace import Trace
-from tests.browser.lab import FRONT, Lab, opened
+from course_lib.widgets.kit import svg
+from tests.browser.lab import CELLS, FRONT, Lab, opened
 from tests.conftest import HOME, processes_of
 from tests.helpers import until
 
@@ -97,9 +100,8 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     fast = [p.end - p.start for p in trace.all(Phase, "worker:0", what="compute")][-1]
     assert slow > 2 * fast
 
-    # Delay lets its steps vary, and the choice follows a cell's or a button's order.
+    # A choice of delays lets its steps vary, and it is shown for the task that is chosen.
     page.get_by_label("delays").select_option("exponential:20ms")
-    page.get_by_role("button", name="Delay").click()
     until(
         lambda: trace.refresh().all(Lifecycle, "worker:3", state="jittered"),
         "worker:3 has delays",
@@ -119,7 +121,8 @@ def test_a_board_draws_slows_and_stops_a_real_cluster(lab: Lab) -> None:
     page.get_by_role("button", name="Stop").click()
     expect(page.get_by_role("status").filter(has_text="is stopped")).to_be_visible()
     assert not any(map(psutil.pid_exists, pids_of(trace)))
-    expect(page.get_by_role("button", name="Stop")).to_be_disabled()
+    expect(page.get_by_role("button", name="Stop")).to_be_hidden()
+    expect(page.get_by_role("button", name="Restart", exact=False).last).to_be_enabled()
 
     # The charts keep to the room that there is, now that nothing is drawn any more: the list of
     # files closes.
@@ -160,7 +163,13 @@ def test_a_kernel_restart_leaves_a_readable_page_and_no_process(lab: Lab) -> Non
             return `${style.content} ${style.fontSize}`;
         })"""
     )
-    assert "kernel was restarted" in said and "18px" in said
+    assert "kernel was restarted" in said and "17px" in said and "Run the cell again" in said
+    # no control is left to press, and no sign of a broken chain stands on the widgets
+    assert page.locator(".lk-controls button:visible, .lk-controls select:visible").count() == 0
+    assert page.evaluate(
+        """[...document.querySelectorAll(".lk-board, .lk-board .jupyter-widgets-disconnected")]
+            .every((part) => getComputedStyle(part, "::before").display === "none")"""
+    )
     assert own.endswith(" 0px")  # "is running" is not seen any more
     expect(page.locator(".lk-chart path.line").first).to_be_visible()
     assert page.locator(".lk-row path").count() > 4
@@ -222,7 +231,8 @@ def test_charts_are_as_before_in_a_second_view_after_a_reload_and_in_a_tab_opene
                 lab.choose(2)
                 lab.run()
                 expect(page.locator('.lk-side[data-state="stopped"]')).to_have_count(4)
-                for note in page.locator(".lk-headline .lk-note").all():
+                expect(page.locator(".lk-facts .lk-unfair")).to_have_count(2)
+                for note in page.locator(".lk-facts .lk-unfair").all():
                     expect(note).to_contain_text(NOT_FAIR)
                     assert note.evaluate(HIDDEN) == 0, "all of a long verdict can be read"
                 lab.save()
@@ -260,9 +270,13 @@ def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
         expect(chart.locator(".word").first).to_have_text("slow \u00d74")
         box = chart.bounding_box()
 
-        # Every mark has its word, whole, and none lies on another.
+        # Marks have their words where there is room above the lines, whole, and none lies on
+        # another; of the others, the last row says how many.
         words = chart.locator(".word").all_text_contents()
-        assert sorted(words) == ["full speed", "pause", "resume", "slow \u00d74"]
+        counts = [re.fullmatch(r"(.+?)(?: \+(\d+))?", word) for word in words]
+        assert {match[1] for match in counts} <= {"full speed", "pause", "resume", "slow \u00d74"}
+        assert sum(1 + int(match[2] or 0) for match in counts) == 4
+        assert len({word.bounding_box()["y"] for word in chart.locator(".word").all()}) <= 2
         assert page.evaluate(AMISS) == []
 
         # The pointer tells the loss, and at a mark what was done to whom and when.
@@ -277,16 +291,16 @@ def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
         def shown() -> list[str]:
             return chart.locator("text.soft[text-anchor=middle]").all_text_contents()
 
-        before, whole = shown(), page.get_by_role("button", name="The whole chart").first
-        expect(whole).to_be_disabled()
+        before, whole = shown(), page.get_by_role("button", name="Show all of the chart").first
+        expect(whole).to_be_hidden()
         page.mouse.move(box["x"] + 100, box["y"] + 60)
         page.mouse.down()
         page.mouse.move(box["x"] + 160, box["y"] + 62, steps=3)
         page.mouse.up()
-        expect(whole).to_be_enabled()
+        expect(whole).to_be_visible()
         assert shown() != before
         page.mouse.dblclick(box["x"] + 130, box["y"] + 60)
-        expect(whole).to_be_disabled()
+        expect(whole).to_be_hidden()
         assert shown() == before
 
         # The same by keyboard; none of the keys reaches the notebook.
@@ -295,9 +309,9 @@ def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
         page.keyboard.press("ArrowLeft")
         expect(tip).to_contain_text("loss, mean of 10 batches")
         page.keyboard.press("+")
-        expect(whole).to_be_enabled()
+        expect(whole).to_be_visible()
         page.keyboard.press("0")
-        expect(whole).to_be_disabled()
+        expect(whole).to_be_hidden()
         heights = chart.locator("text.soft[text-anchor=end]")
         linear = heights.all_text_contents()
         page.keyboard.press("l")
@@ -312,12 +326,115 @@ def test_a_chart_tells_its_values_and_marks_zooms_and_is_saved(
         lab.run()
         expect(page.locator(".jp-OutputArea-output").get_by_text("True")).to_be_visible()
 
-        with page.expect_download() as saving:
-            page.get_by_role("button", name="Save this chart").first.click()
-        file = Path(saving.value.path()).read_text()
+        # The line of a single run needs no key, but a file has to say whose it is.
+        expect(page.locator(".lk-key")).to_have_count(0)
+        file = saved(page, "loss over seconds.svg").decode()
         words = [text.text for text in ET.fromstring(file).iter("{http://www.w3.org/2000/svg}text")]
         assert {"loss over seconds", "multi_worker_mirrored", "slow \u00d74"} <= set(words)
-        assert saving.value.suggested_filename == "loss over seconds.svg" and "var(" not in file
+        assert "var(" not in file
+        for theme in ("Light", "Dark"):
+            lab.theme(theme)
+            assert serious(page, ".lk-room") == []
+        assert lab.complaints() == []
+
+
+def saved(page: Page, name: str) -> bytes:
+    """The file of the first chart in a form, which its menu offers."""
+    page.get_by_role("button", name="Save this chart").first.click()
+    with page.expect_download() as saving:
+        form = name.rpartition(".")[2].upper()
+        page.get_by_role("button", name=form, exact=True).click()
+    assert saving.value.suggested_filename == name
+    return Path(saving.value.path()).read_bytes()
+
+
+def serious(page: Page, part: str) -> list[str]:
+    """What axe-core finds serious in a part of the page."""
+    found = Axe().run(page, part).response["violations"]
+    return [str(each) for each in found if each["impact"] in ("serious", "critical")]
+
+
+CHARTS = """
+import numpy as np
+from course_lib.widgets.board.plots import Charts, Panel
+x = np.arange(1.0, 20)
+def panels(scale):
+    return [Panel(f"loss over {over}", over, "loss, mean of 10 batches", [(x, scale / x), (x, x)],
+                  log=True).plain() for over in ("seconds", "examples")]
+charts = Charts(["sync, alone", "async"], panels(1.0))
+charts
+"""
+# of each chart: the colours of its lines
+COLORS = """() => [...document.querySelectorAll(".lk-chart > svg")].map((chart) =>
+  [...chart.querySelectorAll("path.line")].map((line) => line.getAttribute("stroke")))"""
+
+
+def test_the_key_of_charts_hides_a_line_in_all_of_them_and_files_have_what_is_shown(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with opened(browser, tmp_path, CHARTS, "charts.panels = panels(2.0)") as lab:
+        page = lab.page
+        lab.run()
+        sync, other = (page.get_by_role("button", name=name) for name in ("sync, alone", "async"))
+        chart = page.locator(".lk-chart > svg").first
+        expect(other).to_have_attribute("aria-pressed", "true")
+        both = [svg.entrant(0)[0], svg.entrant(1)[0]]
+        page.wait_for_function(f"({COLORS})().flat().length === 4")
+        assert page.evaluate(COLORS) == [both, both]
+
+        # By keyboard, from the key to the first chart, its menu and back; Lab takes none of it.
+        sync.focus()
+        page.keyboard.press("Enter")
+        expect(sync).to_have_attribute("aria-pressed", "false")
+        expect(chart).to_have_attribute("aria-label", re.compile("^loss over seconds: async: "))
+        for _ in range(3):
+            page.keyboard.press("Tab")
+        opener = page.get_by_role("button", name="Save this chart").first
+        expect(opener).to_be_focused()
+        page.keyboard.press("Enter")
+        page.keyboard.press("Tab")
+        expect(page.get_by_role("button", name="SVG", exact=True)).to_be_focused()
+        page.keyboard.press("Escape")
+        expect(opener).to_be_focused()
+        expect(opener).to_have_attribute("aria-expanded", "false")
+        page.keyboard.press("Tab")
+        expect(chart).to_be_focused()
+        page.keyboard.press("End")
+        tip = page.locator(".lk-tip").first
+        expect(tip).to_contain_text("async: ")
+        expect(tip).not_to_contain_text("sync, alone")
+        page.keyboard.press("Tab")
+        expect(chart).not_to_be_focused()
+        expect(tip).to_be_hidden()
+
+        # New data leave it hidden, and files are of what is shown.
+        assert (
+            saved(page, "loss over seconds.csv")
+            .decode()
+            .startswith("entrant,seconds,loss\nasync,1,1\nasync,2,2\n")
+        )
+        lab.choose(1)
+        lab.run()
+        expect(page.locator(CELLS).nth(1).locator(".jp-InputPrompt")).to_have_text("[2]:")
+        assert page.evaluate(COLORS) == [both[1:], both[1:]]
+        sync.click()
+        page.wait_for_function(f"({COLORS})().flat().length === 4")
+        rows = list(csv.reader(saved(page, "loss over seconds.csv").decode().splitlines()))
+        assert rows[1] == ["sync, alone", "1", "2"] and len(rows) == 1 + 2 * 19
+
+        # A picture is twice as large as on the page, and has the key.
+        drawn = ET.fromstring(saved(page, "loss over seconds.svg"))
+        words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]
+        assert words[-2:] == ["sync, alone", "async"]
+        picture = saved(page, "loss over seconds.png")
+        size = [int.from_bytes(picture[at : at + 4], "big") for at in (16, 20)]
+        assert size == [int(2 * float(drawn.attrib[side])) for side in ("width", "height")]
+
+        for theme in ("Light", "Dark"):
+            lab.theme(theme)
+            opener.click()
+            assert serious(page, ".lk-room") == []
+            page.keyboard.press("Escape")
         assert lab.complaints() == []
 
 

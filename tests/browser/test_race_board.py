@@ -2,6 +2,7 @@
 and its page works from disk.
 """
 
+import re
 from pathlib import Path
 
 import psutil
@@ -85,8 +86,21 @@ def test_a_race_is_slowed_paused_and_killed_from_its_board(
         assert lab.complaints() == []
     tab = Tab(browser)
     saved = tab.open(tmp_path / "board.html")
-    expect(saved.get_by_role("status")).to_contain_text("multi_worker_mirrored failed")
+    expect(saved.locator(".lk-headline h2")).to_contain_text("multi_worker_mirrored failed")
     expect(saved.locator(lane(1, "worker:2"))).to_have_attribute("data-fate", "killed")
+    # its slider moves all lanes through the whole run, and the band on the charts with them
+    parts = saved.locator(".lk-long").first, saved.locator("figure > i").first
+    before = [part.bounding_box() for part in parts]
+    slider = saved.get_by_role("slider", name="moment of the run")
+    slider.press("End")
+    for part, place in zip(parts, before, strict=True):
+        after = part.bounding_box()
+        assert place and after and abs(place["x"] - after["x"]) > 100
+    expect(slider).to_have_attribute("aria-valuetext", re.compile(r"from [\d.]+ s"))
+    slider.press("Home")
+    saved.get_by_role("button", name="Play").click()
+    expect(saved.get_by_role("button", name="Pause")).to_be_visible()
+    expect(slider).not_to_have_value("0")
     assert len(tab.asked) == 1
     tab.close()
 
@@ -117,6 +131,6 @@ def test_pages_of_the_course_race_on_a_board_as_our_own_strategies_do(
             header = page.locator(f".lk-side:nth-of-type({side}) header b")
             expect(header).to_have_text(name)
         held = "stage 0, piece 0: worker:0"
-        expect(page.locator(".lk-side:nth-of-type(3)")).to_contain_text(held)
+        expect(page.locator(".lk-facts section:nth-of-type(3)")).to_contain_text(held)
         expect(page.locator(".lk-headline h2")).to_contain_text("Time to loss", timeout=60_000)
         expect(page.locator(".lk-side[data-state=finished]")).to_have_count(3, timeout=60_000)

@@ -347,6 +347,16 @@ def test_whoever_is_stuck_in_a_phase_is_silent() -> None:
     assert (lane.cells == svg.NOTHING).all() and lane.note == "silent"
 
 
+@pytest.mark.parametrize("over", [False, True])
+def test_a_function_of_ones_own_that_reports_no_phases_has_no_note(over: bool) -> None:
+    digest = Digest(RunSpec(strategy="loop()", workers=2))
+    digest.update(Trace(life(("worker:0", "running"), ("worker:1", "running"))), over)
+    assert digest.spec.own
+    assert [lane.note for lane in lanes(digest, TimeWindow(0.0, 9.0))] == ["", ""]
+    digest.update(Trace([*life(("worker:0", "running")), *lockstep()]), over)
+    assert "" not in [lane.note for lane in lanes(digest, TimeWindow(100.0, 101.0))]
+
+
 def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
     trace, digest = Trace([p for p in lockstep() if p.task == "worker:0"]), Digest(SPEC)
     for _ in range(2):
@@ -482,9 +492,8 @@ def test_a_board_says_which_tasks_are_on_which_host() -> None:
     view = View({"one": SomeRun(lockstep(), spec=spec)})
     view.update()
     assert view.sides[0].hosts() == "host:0: worker:0 \u00b7 host:1: worker:1"
-    assert view.sides[0].hosts() in view.table() and view.sides[0].hosts() in pictures.sides(
-        view, "p"
-    )
+    assert view.sides[0].hosts() in view.table()
+    assert view.sides[0].hosts() in pictures.facts(view)
     assert View({"one": SomeRun(lockstep())}).sides[0].hosts() == ""
 
 
@@ -559,9 +568,7 @@ def test_the_controls_order_what_is_chosen_of_whom_is_chosen(board: RaceBoard) -
     controls.buttons["pause"].click()
     controls.buttons["kill"].click()
     controls.delays.value = "lognormal:0.5"
-    controls.buttons["jitter"].click()
     controls.delays.value = "none"
-    controls.buttons["jitter"].click()
     controls.host.value = 1
     controls.speed.value = 10.0
     controls.buttons["partition"].click()
@@ -597,18 +604,24 @@ def test_the_slider_follows_a_cell_and_its_own_order_stands_until_the_trace_show
     assert sync.orders == other.orders == [("slow", "worker:1", 2.0)]
 
 
-def test_the_delays_follow_the_trace_but_not_before_they_are_ordered(board: RaceBoard) -> None:
+def test_a_choice_of_delays_is_an_order_and_stands_until_the_trace_shows_another(
+    board: RaceBoard,
+) -> None:
     sync, other = board.race.runs.values()
-    delays = board.controls.delays
-    delays.value = "exponential:20ms"  # chosen, not ordered
+    delays, chosen = board.controls.delays, "exponential:20ms"
+    delays.value = chosen
     board.controls.refresh()
-    assert delays.value == "exponential:20ms"
+    assert delays.value == chosen
+    until(lambda: sync.orders and other.orders, "the order is carried out")
+    for run in (sync, other):
+        run.trace._add([Lifecycle("worker:1", "jittered", "on the board", 8.9, jitter=chosen)])
+    until(lambda: board.view.sides[1].digest.jitter("worker:1") == chosen, "the trace is read")
     form = "one_in:7:90ms"  # which a cell ordered
     sync.trace._add([Lifecycle("worker:1", "jittered", "by run.jitter()", 9.0, jitter=form)])
     until(lambda: delays.value == form, "the choice follows")
     board.controls.task.value = "worker:0"
     assert delays.value == "none"
-    assert sync.orders == other.orders == []
+    assert sync.orders == other.orders == [("jitter", "worker:1", chosen)]
 
 
 def test_a_refused_order_to_slow_leaves_the_slider_where_the_task_is(board: RaceBoard) -> None:
@@ -660,6 +673,82 @@ def test_a_new_speed_keeps_the_present_delay_of_the_link() -> None:
     board.close()
 
 
+def test_a_slider_goes_back_by_one_button(board: RaceBoard) -> None:
+    sync, _ = board.race.runs.values()
+    tasks, links = board.controls.children
+    for row, slider, normal in ((tasks, "factor", 1.0), (links, "speed", 10_000.0)):
+        (back,) = [button for button in row.children if "lk-back" in button._dom_classes]
+        getattr(board.controls, slider).value = 8.0
+        back.click()
+        assert getattr(board.controls, slider).value == normal
+    until(lambda: len(sync.orders) == 4, "all orders are carried out")
+    assert sync.orders[1] == ("slow", "worker:1", 1.0)
+
+
+def test_of_two_orders_that_end_each_other_one_is_offered_at_a_time() -> None:
+    run = two_hosts()
+    board = TrainingBoard(run)
+
+    def offered() -> set[str]:
+        buttons = board.controls.buttons.items()
+        return {order for order, button in buttons if button.layout.display != "none"}
+
+    assert offered() == {"pause", "kill", "stop", "partition"}
+    run.trace._add([Lifecycle("host:0", "cut", "by a test", 9.0)])
+    run.trace._add([Lifecycle("worker:1", "paused", "by a test", 9.0)])
+    until(lambda: offered() == {"resume", "kill", "stop", "heal"}, "they are offered")
+    run.trace._add([Lifecycle("host:0", "healed", "by a test", 9.1)])
+    run.trace._add([Lifecycle("worker:1", "resumed", "by a test", 9.1)])
+    until(lambda: offered() == {"pause", "kill", "stop", "partition"}, "they are offered")
+    board.close()
+
+
+def test_what_is_over_is_started_once_more_and_followed() -> None:
+    first, second = SomeRun(lockstep(), "running"), SomeRun(lockstep(), "running")
+    first.restart = lambda: second
+    board = TrainingBoard(first)
+    restart = board.controls.buttons["restart"]
+    assert restart.disabled
+    first.state = "failed"
+    until(lambda: not restart.disabled, "it can be started")
+    restart.click()
+    until(lambda: board.run is second and restart.disabled, "the second is followed")
+    board.controls.buttons["stop"].click()
+    until(lambda: second.orders == [("stop",)], "it is stopped")
+    board.close()
+
+
+def test_the_log_of_the_chosen_task_is_shown_when_it_is_asked_for() -> None:
+    run = SomeRun(lockstep(), "running")
+    run.log = lambda task, lines: f"{task} printed <this>"
+    board = TrainingBoard(run)
+    assert board.controls.printed.value == ""
+    board.controls.reads.value = True
+    assert "worker:1 printed &lt;this&gt;" in board.controls.printed.value
+    board.controls.task.value = "worker:0"
+    until(lambda: "worker:0 printed" in board.controls.printed.value, "it follows the choice")
+    board.close()
+
+
+def test_a_saved_page_has_the_lanes_of_the_whole_run(tmp_path: Path) -> None:
+    board = RaceBoard(race_of({"one": SomeRun(lockstep(200)), "two": SomeRun(lockstep(300))}))
+    page = board.to_html(tmp_path / "board.html").read_text()
+    begin, end, windows = board.view.whole() or (0, 0, 0)
+    assert begin == 0 and windows > 5
+    assert end == pytest.approx(max(s.edge() - s.digest.zero for s in board.view.sides))
+    assert f"0 0 {COLUMNS * windows} 18" in page
+    board.close()
+
+
+def test_the_bars_of_staleness_end_with_all_that_are_as_stale_or_more() -> None:
+    updates = [Update("worker:0", n, "", "worker:0", 0, n + 1, 2.0 + n) for n in range(20)]
+    run = SomeRun(Trace([*lockstep(), *updates]))
+    view = View({"one": run})
+    view.update()
+    assert len(view.sides[0].digest.updates.staleness) > 12
+    assert "+</li>" in pictures.facts(view)
+
+
 def test_the_controls_start_at_the_straggler() -> None:
     run = SomeRun(lockstep(), spec=RunSpec(workers=2, global_batch=BATCH, slow={"worker:0": 4}))
     board = RaceBoard(race_of({"one": run, "two": SomeRun(lockstep())}))
@@ -673,9 +762,10 @@ def test_what_is_refused_is_said_on_the_board(board: RaceBoard) -> None:
     until(lambda: not board.controls.buttons["pause"].disabled, "the controls are alive")
     board.controls.buttons["pause"].click()
     until(
-        lambda: "pause(&#x27;worker:1&#x27;) comes too late</div>" in board.message.value,
+        lambda: "pause(&#x27;worker:1&#x27;) comes too late</p>" in board.head.value,
         "the refusal",
     )
+    assert board.bar.message.endswith("comes too late")
 
 
 def test_a_picture_taken_while_the_board_looks_for_the_first_time_shows_the_runs_whole(
@@ -711,7 +801,6 @@ def test_pictures_and_pages_hold_the_same_facts_and_ask_nobody(
         "worker:1",
         "loss over seconds",
         "loss over examples",
-        board.view.lanes(board.view.sides[0], 600)[1][0].note,
     ):
         assert fact in texts and fact in page, fact
     assert "emulated" in page and "100 ms" in page
@@ -787,8 +876,10 @@ def test_the_controls_of_a_race_that_is_over_are_off() -> None:
         each._thread.join(10)
     tasks = board.controls
     assert all(c.disabled for c in (tasks.factor, *tasks.buttons.values()))
-    assert "lk-unfair" in board.head.value and "NOT FAIR: it queued." in board.head.value
-    assert "FAIR" not in no_race.head.value and "lk-unfair" not in no_race.head.value
+    for shown in (board.head, board.facts):
+        assert "lk-unfair" in shown.value and "NOT FAIR: it queued." in shown.value
+    for shown in (no_race.head, no_race.facts):
+        assert "FAIR" not in shown.value and "lk-unfair" not in shown.value
     board.close()
     no_race.close()
 
@@ -799,7 +890,7 @@ def test_a_board_that_cannot_draw_says_so_and_ends() -> None:
     run.trace._add([Lifecycle("worker:0", "slowed", "", 1.0, factor="four")])
     board = RaceBoard(race_of({"one": run, "other": Made()}))  # type: ignore[dict-item]
     board._thread.join(10)
-    assert "ValueError" in board.message.value
+    assert "ValueError" in board.head.value
     board.close()
 
 
@@ -1029,6 +1120,15 @@ def test_each_of_several_losses_has_a_chart_and_one_below_zero_an_axis() -> None
         [False, True],
         [True, True],
     ]
+
+
+def test_lines_are_drawn_over_the_stems_of_marks_and_only_several_have_a_key() -> None:
+    panel = Panel("", "seconds", "", [(np.arange(3.0), np.ones(3))], marks=[(1, "kill", "why")])
+    drawn = chart(panel, 0, 0, 300, 200)
+    assert drawn.index("<title>why</title>") < drawn.index('stroke-width="2.5"')
+    one, two = (Charts(labels, [panel.plain()]) for labels in (["it"], ["it", "other"]))
+    assert one.layout.min_height < two.layout.min_height
+    assert [entrant["label"] for entrant in two.entrants] == ["it", "other"]
 
 
 def test_words_of_marks_stand_above_the_lines() -> None:

@@ -3,6 +3,7 @@ runs up to date and draws it in the widgets. Controls hand it orders, which it c
 running clusters.
 """
 
+import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -13,6 +14,7 @@ from typing import Any
 
 import anywidget
 import ipywidgets as w
+import traitlets
 
 from course_lib.activity import ORDERED
 from course_lib.errors import LockstepError, SpecError
@@ -32,20 +34,22 @@ DELAYS = {
     "one_in:20:200ms": "200 ms more in one step of 20, left to chance",
 }
 BUTTONS = {  # order -> label, icon, tooltip
-    "jitter": ("Delay", "random", "Let the steps of the task vary as chosen, or no longer"),
     "pause": ("Pause", "pause", "Freeze the task (SIGSTOP): a machine that hangs"),
     "resume": ("Resume", "play", "Let a paused task go on (SIGCONT)"),
     "kill": ("Kill", "bolt", "Kill the task (SIGKILL): a machine that loses power"),
     "stop": ("Stop", "stop", "End everything, with all its processes"),
+    "restart": ("Restart", "refresh", "Start all of it once more, from the beginning"),
     "partition": ("Cut off", "unlink", "Cut the host off from all others, until it is healed"),
     "heal": ("Heal", "link", "Join the host to the others again"),
 }
+IN_TURN = (("pause", "resume"), ("stop", "restart"), ("partition", "heal"))
+"""Orders of which one is possible at a time: their buttons share a place."""
 FASTEST = 4  # the link slider ends at 10 ** 4 Mbit/s, where a link without a limit stands, too
 STYLE = {"description_width": "initial"}
 Order = Callable[[], object]
 DRAW_EVERY = 0.2  # seconds
-# the heights of the headline with its note, of a race's, and of messages, whatever they say
-HEAD, RACE_HEAD, MESSAGE = "78px", "136px", "32px"
+HEAD = "66px"  # the height of the headline with its note, whatever they say
+LOG_LINES = 12
 SAVE_EVERY = 10.0  # seconds: the picture in the notebook, of a run that goes on
 REST_PER_DRAWING = 3.0  # pause, in times of the last drawing: at most a quarter of a core is used
 
@@ -60,28 +64,38 @@ class Board(Pictured, w.VBox):
     """
 
     def __init__(
-        self, runs: Mapping[str, Watched], stop: Order, race: Raced = None, hide: Sequence[str] = ()
+        self,
+        runs: Mapping[str, Watched],
+        stop: Order,
+        race: Raced = None,
+        hide: Sequence[str] = (),
+        restart: Callable[[], tuple[Mapping[str, Watched], Raced]] | None = None,
     ) -> None:
         self.view = View(runs, race)
         self.view.hidden = hidden(hide, HIDEABLE)
         self._prefix = svg.unique_prefix()
         self.charts = Charts([side.label for side in self.view.sides], self.view.plain())
-        self.head, self.message = _html(HEAD if race is None else RACE_HEAD), _html(MESSAGE)
-        self.lanes, self.legend = _html(), _html()
+        self.head, self.lanes, self.frame, self.facts = _html(HEAD), _html(), _html(), _html()
         self._orders = ThreadPoolExecutor(1, "lockstep-orders", ORDERED.set, ("on the board",))
-        self.controls = Controls(self.view.sides, self._order, stop)
-        delaying = self.controls.delays, self.controls.buttons["jitter"]
-        unexplained = {"links": [self.controls.links], "delays": delaying}
-        for control in (each for name in self.view.hidden for each in unexplained.get(name, ())):
-            control.layout.display = "none"
-        # what may grow or shrink stands below the controls, so that they stay where they are
-        line = w.HBox([self.message, Switch().add_class("ls")]).add_class("lk-said")
-        super().__init__([self.head, self.charts, self.controls, line, self.lanes, self.legend])
+        self.bar = Bar().add_class("ls")
+        self.bar.on_msg(lambda *_: self._order(self._send_page))
+        acts = {"stop": stop, "restart": self._restart if restart else None}
+        self.controls = Controls(self.view.sides, self._order, acts, self.bar)
+        unexplained = {"links": self.controls.links, "delays": self.controls.delays}
+        for name in unexplained.keys() & {*self.view.hidden}:
+            unexplained[name].layout.display = "none"
+        # what may grow or shrink stands below all else, which stays where it is
+        parts = [self.head, self.lanes, self.frame, self.controls, self.controls.printed]
+        super().__init__([*parts, self.charts, self.facts])
         self.add_class("lk-board")
+        self._source, self._message = restart, ""
         self._show()  # the cell returns with all in place; nothing has been read yet
         # the thread that draws and a cell that writes a page share the view
         self._looking = threading.RLock()
         self._over = threading.Event()
+        self._begin()
+
+    def _begin(self) -> None:
         self._thread = threading.Thread(target=self._follow, name="lockstep-board", daemon=True)
         self._thread.start()
 
@@ -114,6 +128,22 @@ class Board(Pictured, w.VBox):
             self.view.update()
             return of(self.view)
 
+    def _restart(self) -> None:
+        """Start what is over once more, and follow that."""
+        assert self._source
+        fresh, hidden = View(*self._source()), self.view.hidden
+        self.halt()
+        fresh.hidden = hidden
+        with self._looking:
+            self.view, self.controls.sides = fresh, fresh.sides
+        self._over.clear()
+        self._begin()
+
+    def _send_page(self) -> None:
+        """Have the browser save the board as a page."""
+        name = "-".join(side.label for side in self.view.sides)
+        self.bar.send({"page": self._made(pictures.document), "name": f"{name}.html"})
+
     # --- the thread ---
 
     def _follow(self) -> None:
@@ -144,7 +174,9 @@ class Board(Pictured, w.VBox):
             self._say(str(refused).partition("\n")[0])
 
     def _say(self, text: str) -> None:
-        self.message.value = element("div", text, class_="lk-message", role="status")
+        self._message = text
+        self.head.value = pictures.head(self.view, text)
+        self.bar.message = text
 
     def draw(self) -> float:
         """Draw the runs as they are now; return the seconds that it took."""
@@ -157,9 +189,11 @@ class Board(Pictured, w.VBox):
     def _show(self) -> None:
         """Put what was read at the last update into the widgets."""
         self.charts.panels = self.view.plain()
-        self.head.value = pictures.head(self.view)
+        self.head.value = pictures.head(self.view, self._message)
         self.lanes.value = pictures.sides(self.view, self._prefix)
-        self.legend.value = pictures.frame(self._prefix, self.view)
+        self.frame.value = pictures.frame(self._prefix, self.view)
+        self.facts.value = pictures.facts(self.view)
+        self.bar.headline = self.view.headline().replace("**", "")
         self.controls.refresh()
 
 
@@ -180,8 +214,13 @@ class TrainingBoard(Board):
         if not hasattr(run, "digest"):
             allowed = 'a run: TrainingBoard(start("one_device")); a race has a RaceBoard'
             raise SpecError("run", run, allowed)
-        self.run = run
-        super().__init__({run.spec.strategy: run}, lambda: run.stop(), hide=hide)
+        self.run, anew = run, None if getattr(run, "restart", None) is None else self._anew
+        label = run.spec.strategy
+        super().__init__({label: run}, lambda: self.run.stop(), hide=hide, restart=anew)
+
+    def _anew(self) -> tuple[Mapping[str, Watched], Raced]:
+        self.run = self.run.restart()
+        return {self.run.spec.strategy: self.run}, None
 
     def __repr__(self) -> str:
         spec = self.run.spec
@@ -200,8 +239,12 @@ class RaceBoard(Board):
         if not hasattr(race, "runs"):
             allowed = 'a race: RaceBoard(race("one_device", "mirrored")); a run has a TrainingBoard'
             raise SpecError("race", race, allowed)
-        self.race = race
-        super().__init__(race.runs, race.stop, race, hide)
+        self.race, anew = race, None if getattr(race, "restart", None) is None else self._anew
+        super().__init__(race.runs, lambda: self.race.stop(), race, hide, anew)
+
+    def _anew(self) -> tuple[Mapping[str, Watched], Raced]:
+        self.race = self.race.restart()
+        return self.race.runs, self.race
 
     def __repr__(self) -> str:
         return f"RaceBoard({', '.join(self.race.runs)})"
@@ -218,8 +261,14 @@ class Controls(w.VBox):
     shows another value, or another task or host is chosen.
     """
 
-    def __init__(self, sides: list[Side], submit: Callable[[Order], None], stop: Order) -> None:
-        self.sides, self.submit = sides, submit
+    def __init__(
+        self,
+        sides: list[Side],
+        submit: Callable[[Order], None],
+        acts: Mapping[str, Order | None],
+        bar: w.DOMWidget,
+    ) -> None:
+        self.sides, self.submit, self.acts = sides, submit, acts
         self.linked = [s for s in sides if len(s.spec.all_hosts) > 1 and hasattr(s.run, "link")]
         labels, hosts = [s.label for s in sides], {h for s in self.linked for h in s.spec.all_hosts}
         self.run = _dropdown("run", [EVERY, *labels] if len(sides) > 1 else labels)
@@ -228,7 +277,7 @@ class Controls(w.VBox):
         self._offer_tasks()
         self.delays = _dropdown("delays", [*DELAYS])
         self.delays.tooltip = "\n".join(f"{form}: {what}" for form, what in DELAYS.items())
-        scale = {"value": 1.0, "min": 1, "max": 10, "step": 0.25, "readout_format": ".2f"}
+        scale = {"value": 1.0, "min": 1, "max": 10, "step": 0.25, "readout_format": ""}
         self.factor = _slider(w.FloatSlider, "times slower", **scale)
         scale = {"value": 1e3, "min": 0, "max": FASTEST, "step": 0.05, "readout_format": ".0f"}
         self.speed = _slider(w.FloatLogSlider, "link, Mbit/s", **scale)
@@ -236,21 +285,36 @@ class Controls(w.VBox):
         self.traced: dict[w.Widget, Any] = {}  # control -> its value as the trace had it
         self.put: dict[w.Widget, Any] = {}  # control -> its value as it was set last
         self.ordered: dict[w.Widget, Any] = {}  # control -> a value that the trace lacks yet
-        for slider, order in ((self.factor, "slow"), (self.speed, "link")):
-            slider.observe(partial(self._moved, order), "value")
-        self.buttons = {order: _button(*face) for order, face in BUTTONS.items()}
+        orders = ((self.factor, "slow"), (self.speed, "link"), (self.delays, "jitter"))
+        for control, order in orders:
+            control.observe(partial(self._moved, order), "value")
+        # shared, as each one sends all that it might say
+        shared = {"layout": w.Layout(width="auto"), "style": w.ButtonStyle()}
+        faces = ("1\u00d7", "", "Back to full speed"), ("\u221e", "", "No limit")
+        back = [_button(*face, **shared) for face in faces]
+        for button, slider, value in zip(back, orders, (1.0, 10.0**FASTEST), strict=False):
+            button.add_class("lk-back")
+            button.on_click(lambda _, slider=slider[0], value=value: _put(slider, value))
+        style = shared["style"]
+        self.buttons = {order: _button(*face, style=style) for order, face in BUTTONS.items()}
         for order, button in self.buttons.items():
-            do = partial(submit, stop) if order == "stop" else partial(self._order, order)
+            do = partial(submit, act) if (act := acts.get(order)) else partial(self._order, order)
             button.on_click(lambda _, do=do: do())
+        for order in itertools.chain(*IN_TURN):
+            self.buttons[order].layout.width = "92px"  # so that nothing moves as they change
+        tip = "The end of what the task has printed"
+        self.reads = w.ToggleButton(description="Log", tooltip=tip, layout=shared["layout"])
+        self.printed = _html()
+        self.reads.observe(lambda _: self._show_log(), "value")
         self.run.observe(lambda _: self._offer_tasks(), "value")
         for chooser in (self.task, self.host):
             chooser.observe(lambda _: self._show(anew=True), "value")
         self._show(anew=True)
         *of_tasks, cut, heal = self.buttons.values()
-        tasks = [self.run, self.task, self.factor, self.delays, *of_tasks]
-        self.links = w.HBox([self.host, self.speed, cut, heal])
+        tasks = [self.run, self.task, self.factor, back[0], self.delays, *of_tasks]
+        self.links = w.HBox([self.host, self.speed, back[1], cut, heal])
         self.links.layout.display = None if self.linked else "none"
-        super().__init__([w.HBox(tasks), self.links])
+        super().__init__([w.HBox([*tasks, self.reads, bar]), self.links])
         self.add_class("lk-controls")
 
     def refresh(self) -> None:
@@ -261,21 +325,31 @@ class Controls(w.VBox):
         any_active = any(side.active for side in self.sides)
         able = dict.fromkeys(BUTTONS, bool(live)) | {"resume": paused}
         able |= dict.fromkeys(("stop", "partition", "heal"), any_active)
+        able["restart"] = not any_active and bool(self.acts["restart"])
         for order, button in self.buttons.items():
             button.disabled = not able[order]
-        self.factor.disabled, self.speed.disabled = not live, not any_active
+        cut = any(side.cut(self.host.value) for side in self._having(host=True))
+        turns = paused, able["restart"], cut
+        for pair, second in zip(IN_TURN, turns, strict=True):
+            for order, shown in zip(pair, (not second, second), strict=True):
+                self.buttons[order].layout.display = None if shown else "none"
+        self.factor.disabled = self.delays.disabled = not live
+        self.speed.disabled = not any_active
+        self._show_log()
 
     def _show(self, anew: bool = False) -> None:
         """Put controls where the trace is, which is no order."""
         for control, present in self.followed.items():
             value, ordered = present(), self.ordered.get(control)
-            if ordered is not None and not anew and f"{ordered:.4g}" != f"{value:.4g}":
+            if not (ordered is None or anew or _alike(ordered, value)):
                 continue
             self.ordered.pop(control, None)
             if anew or value != self.traced.get(control):
                 self.traced[control] = self.put[control] = value
-                if control is self.delays:
-                    control.options = list(dict.fromkeys([*control.options, value]))
+                if control is self.delays and value not in control.options:
+                    self.put[control] = control.options[0]  # which it turns to for a moment
+                    control.options = [*control.options, value]
+                    self.put[control] = value
                 elif control is self.factor:
                     control.max = max(control.max, value)
                 control.value = value
@@ -284,6 +358,16 @@ class Controls(w.VBox):
         if change["new"] != self.put.get(change["owner"]):
             self.put[change["owner"]] = self.ordered[change["owner"]] = change["new"]
             self._order(order)
+
+    def _show_log(self) -> None:
+        """Show the end of what the chosen task has printed, if that is asked for."""
+        texts = []
+        for side in self._having() if self.reads.value else ():
+            log = getattr(side.run, "log", None) or side.run.log_tail
+            text = log(self.task.value, LOG_LINES) or "It has printed nothing."
+            texts.append(element("p", f"{self.task.value} of {side.label}"))
+            texts.append(element("pre", text, tabindex=0))
+        self.printed.value = element("div", texts, class_="lk-log") if texts else ""
 
     def _chosen(self) -> list[Side]:
         return [side for side in self.sides if self.run.value in (EVERY, side.label)]
@@ -347,10 +431,23 @@ class Controls(w.VBox):
             raise
 
 
-class Switch(anywidget.AnyWidget):
-    """The projector switch."""
+class Bar(anywidget.AnyWidget):
+    """The buttons of the page itself, which saves the board and enlarges it; and its voice, which
+    tells what has changed to those who do not see it.
+    """
 
-    _esm = page.asset("kit/projector.js", "board/switch.js")
+    _esm = page.asset("kit/projector.js", "kit/sliders.js", "board/bar.js")
+    headline = traitlets.Unicode("").tag(sync=True)
+    message = traitlets.Unicode("").tag(sync=True)
+
+
+def _alike(one: Any, other: Any) -> bool:
+    """Compare two values of a control, numbers to four digits."""
+    return one == other if isinstance(one, str) else f"{one:.4g}" == f"{other:.4g}"
+
+
+def _put(slider: Any, value: float) -> None:
+    slider.value = value
 
 
 def _dropdown(label: str, options: Sequence[Any]) -> w.Dropdown:
@@ -359,9 +456,10 @@ def _dropdown(label: str, options: Sequence[Any]) -> w.Dropdown:
 
 
 def _slider(kind: type[w.Widget], label: str, **scale: Any) -> w.Widget:
-    room = w.Layout(width="300px")
+    room = w.Layout(width="236px")
     return kind(description=label, continuous_update=False, layout=room, style=STYLE, **scale)
 
 
-def _button(text: str, icon: str, tooltip: str) -> w.Button:
-    return w.Button(description=text, icon=icon, tooltip=tooltip, layout=w.Layout(width="auto"))
+def _button(text: str, icon: str, tooltip: str, **parts: Any) -> w.Button:
+    parts = {"layout": w.Layout(width="auto"), **parts}
+    return w.Button(description=text, icon=icon, tooltip=tooltip, **parts)

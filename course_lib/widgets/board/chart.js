@@ -3,14 +3,19 @@
 const SVG = "http://www.w3.org/2000/svg";
 let TALL = 174; // px, less on a projector
 const LEFT = 44, RIGHT = 10, TOP = 8, BOTTOM = 22; // px
-const ALARM = "#D55E00";
-const ROWS = 4, ROW = 13; // in which words of marks stand, above the curves, and their height in px
-const MORE = 22; // px for how many have no room, after a word in the last row
-const LETTER = 8.4; // px, of such a word, in wide type
+const ROW = 13; // px, of the rows in which words of marks stand, above the curves
+const MORE = 30; // px for how many have no room, after a word in the last row
+const LETTER = 8.4; // px, of any other, in wide type
+const SAMPLE = 38; // px, of an entrant's line in a key
+const PEN = document.createElement("canvas").getContext("2d"); // measures words of marks
 
 const escaped = (text) => String(text).replace(/[&<>"]/g, (letter) => `&#${letter.charCodeAt(0)};`);
 const number = (value) => Number(value.toPrecision(4)).toLocaleString("en", { maximumSignificantDigits: 4 });
 const short = (value) => (Math.abs(value) >= 1000 ? `${Number((value / 1000).toPrecision(4))}k` : `${Number(value.toPrecision(4))}`);
+
+/** A short piece of an entrant's line with its mark, as SVG around y = 0. */
+const sample = ({ color, dash, mark }) => `<path class="line" d="M0 0h${SAMPLE}" stroke="${color}"${dash ? ` stroke-dasharray="${dash}"` : ""}/><g transform="translate(${SAMPLE / 2} 0) scale(0.75)">${mark}</g>`;
+const sampled = (entrant) => `<svg class="sample" width="${SAMPLE}" height="12" viewBox="0 -6 ${SAMPLE} 12" aria-hidden="true">${sample(entrant)}</svg>`;
 
 /** The point [x, y] of a line that is nearest to an x; undefined if it has none. */
 function valueAt([xs, ys], x) {
@@ -83,14 +88,13 @@ function drawing(chart) {
     return `<text class="soft" x="${at.toFixed(1)}" y="${bottom + 17}" text-anchor="middle">${short(x)}</text>`;
   });
   const target = panel.target === null ? "" : `<path class="target" d="M0 ${py(panel.target).toFixed(1)}h${shape.width}"/>`;
-  const entrants = chart.model.get("entrants");
-  const lines = entrants.map(({ color, dash }, i) => {
-    const path = pathOf(panel.lines[i], shape, logarithmic);
+  const lines = chart.shown.map(({ color, dash, line }) => {
+    const path = pathOf(line, shape, logarithmic);
     return path && `<path class="line" d="${path}" stroke="${color}"${dash ? ` stroke-dasharray="${dash}"` : ""}/>`;
   });
-  const reached = panel.reached.map((place, i) => place ? `<g transform="translate(${px(place[0]).toFixed(1)} ${py(place[1]).toFixed(1)})">${entrants[i].mark}</g>` : "");
+  const reached = chart.shown.map(({ reached: place, mark }) => place ? `<g transform="translate(${px(place[0]).toFixed(1)} ${py(place[1]).toFixed(1)})">${mark}</g>` : "");
   // what lies outside of the inner picture is cut off
-  const inner = `<svg x="${LEFT}" y="${TOP - 2}" width="${across}" height="${down + 4}" viewBox="${LEFT} ${TOP - 2} ${across} ${down + 4}">${target}${lines.join("")}${stems(shape)}</svg>`;
+  const inner = `<svg x="${LEFT}" y="${TOP - 2}" width="${across}" height="${down + 4}" viewBox="${LEFT} ${TOP - 2} ${across} ${down + 4}">${stems(shape)}${target}${lines.join("")}${words(shape)}</svg>`;
   return `${field}${levels.join("")}${places.join("")}${inner}${reached.join("")}${pointed(chart)}`;
 }
 
@@ -107,66 +111,93 @@ function pathOf([xs, ys], { px, py }, logarithmic) {
 
 /** Where marks stand, and their words: in which row, -1 where there is no room; then the one in the last row counts `more`. */
 function placed(marks, px, width) {
-  const rows = TALL < 120 ? 1 : ROWS, taken = Array(rows).fill(0), last = {};
+  const rows = TALL < 120 ? 1 : TALL < 180 ? 2 : 4, taken = Array(rows).fill(LEFT), last = {};
   let lowest = null;
   return marks.map(([x, word]) => {
-    const at = px(x), size = word.length * LETTER + 8;
+    const at = px(x), size = PEN.measureText(word).width + 8;
     const begin = (row) => Math.min(at, width - RIGHT - size - (row === rows - 1 ? MORE : 0)); // whole, at the edge too
     const again = at - last[word] < 8; // what was done in several runs at once
     const row = again ? -1 : taken.findIndex((end, row) => end <= begin(row));
     last[word] = at;
     const mark = { at, word, row, from: begin(row), size, more: 0 };
     if (row >= 0) taken[row] = mark.from + size;
-    else if (!again) lowest.more++;
+    else if (!again && lowest) lowest.more++;
     if (row !== rows - 1) return mark;
     taken[row] += MORE;
     return (lowest = mark);
   });
 }
 
-/** A vertical line for each mark, and over all lines their words. */
-function stems({ marks, down }) {
-  const lines = marks.map(({ at }) => `<path class="stem" d="M${at.toFixed(1)} ${TOP}v${down}"/>`);
-  const words = marks.filter(({ row }) => row >= 0).map(({ from, word, row, size, more }) => {
+/** The vertical lines of marks, below the curves: one where several marks are. */
+const stems = ({ marks, down }) => marks.filter(({ at }, i) => !(at - marks[i - 1]?.at < 1)).map(({ at }) => `<path class="stem" d="M${at.toFixed(1)} ${TOP}v${down}"/>`).join("");
+
+/** The words of marks, which hide the vertical lines below. */
+function words({ marks }) {
+  return marks.filter(({ row }) => row >= 0).map(({ from, word, row, size, more }) => {
     const [x, y, wide] = [from + 2, TOP + ROW * row, size - 4 + (more ? MORE : 0)];
-    return `<rect class="back" x="${x.toFixed(1)}" y="${y}" width="${wide.toFixed(1)}" height="${ROW}"/><text class="word" x="${(x + 2).toFixed(1)}" y="${y + 10}">${escaped(word)}${more ? ` +${more}` : ""}</text>`;
-  });
-  return [...lines, ...words].join("");
+    const place = `x="${x.toFixed(1)}" y="${y}" width="${wide.toFixed(1)}" height="${ROW}"`;
+    return `<rect class="back" ${place}/><rect class="field" ${place}/><text class="word" x="${(x + 2).toFixed(1)}" y="${y + 10}">${escaped(word)}${more ? ` +${more}` : ""}</text>`;
+  }).join("");
 }
 
 /** The cursor with a dot on each line, or the part that is being chosen. */
-function pointed({ panel, cursor, band, shape, model }) {
+function pointed({ shown, cursor, band, shape }) {
   const { px, py, x0, x1, down } = shape;
   if (band) {
     const [[a, b], [c, d]] = band, level = Math.abs(b - d) < 14;
     return `<rect class="band" x="${Math.min(a, c)}" y="${level ? TOP : Math.min(b, d)}" width="${Math.abs(a - c)}" height="${level ? down : Math.abs(b - d)}"/>`;
   }
   if (cursor === null || cursor < x0 || cursor > x1) return "";
-  const dots = model.get("entrants").map(({ color }, i) => {
-    const [x, y] = valueAt(panel.lines[i], cursor) ?? [];
+  const dots = shown.map(({ color, line }) => {
+    const [x, y] = valueAt(line, cursor) ?? [];
     const [across, height] = [px(x), py(y)];
     return x >= x0 && x <= x1 && height >= TOP && height <= TOP + down ? `<circle cx="${across}" cy="${height}" r="3.5" fill="${color}"/>` : "";
   });
   return `<path class="cursor" d="M${px(cursor).toFixed(1)} ${TOP}v${down}"/>${dots.join("")}`;
 }
 
-/** Save a chart as an SVG file that needs no style sheet: its title, who is who, and what is shown. */
-function save({ picture, panel, model }) {
-  const copy = picture.cloneNode(true), width = picture.clientWidth;
-  const originals = picture.querySelectorAll("*");
-  copy.querySelectorAll("*").forEach((node, i) => {
-    const style = getComputedStyle(originals[i]);
-    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "font-size", "font-weight", "paint-order"]) node.setAttribute(name, style.getPropertyValue(name));
-  });
-  const { color, fontFamily } = getComputedStyle(picture.parentElement), paper = getComputedStyle(document.body).backgroundColor;
-  const names = model.get("entrants").map(({ label, color: stroke, dash }, i) => {
-    const y = TALL + 44 + 20 * i;
-    return `<path d="M${LEFT} ${y - 4}h30" stroke="${stroke}" stroke-width="3"${dash ? ` stroke-dasharray="${dash}"` : ""}/><text x="${LEFT + 38}" y="${y}" font-size="13">${escaped(label)}</text>`;
-  });
-  const tall = TALL + 40 + 20 * names.length;
-  const parts = `<rect width="100%" height="100%" fill="${paper}"/><text x="8" y="18" font-size="15" font-weight="600">${escaped(panel.title)}</text><g transform="translate(0 24)">${copy.innerHTML}</g>${names.join("")}`;
-  const file = `<svg xmlns="${SVG}" width="${width}" height="${tall}" viewBox="0 0 ${width} ${tall}" fill="${color}" font-family='${escaped(fontFamily)}'>${parts}</svg>\n`;
-  const address = URL.createObjectURL(new Blob([file], { type: "image/svg+xml" }));
-  make("a", { href: address, download: `${panel.title}.svg` }).click();
+/** A chart as a picture that needs no style sheet: its title, what is shown, and the key. */
+function pictureOf({ picture, panel, box, shown }) {
+  const longest = Math.max(0, ...shown.map(({ label }) => label.length));
+  const width = Math.max(picture.clientWidth, LEFT + SAMPLE + 16 + longest * LETTER), tall = TALL + 40 + 20 * shown.length;
+  const key = shown.map((entrant, i) => `<g transform="translate(${LEFT} ${TALL + 40 + 20 * i})">${sample(entrant)}<text x="${SAMPLE + 8}" y="4">${escaped(entrant.label)}</text></g>`);
+  const { color, fontFamily } = getComputedStyle(box), copy = document.createElementNS(SVG, "svg");
+  const look = { width, height: tall, viewBox: `0 0 ${width} ${tall}`, fill: color, "font-family": fontFamily };
+  for (const [name, value] of Object.entries(look)) copy.setAttribute(name, value);
+  copy.innerHTML = `<rect class="back" width="100%" height="100%"/><text x="8" y="18" style="font-size:15px;font-weight:600">${escaped(panel.title)}</text><g transform="translate(0 24)">${picture.innerHTML}</g>${key.join("")}`;
+  box.append(copy); // where the style sheet reaches it
+  for (const node of copy.querySelectorAll("*")) {
+    const style = getComputedStyle(node);
+    for (const name of ["fill", "stroke", "stroke-width", "stroke-dasharray", "opacity", "font-size", "font-weight"]) node.setAttribute(name, style.getPropertyValue(name));
+  }
+  copy.remove();
+  return { text: new XMLSerializer().serializeToString(copy), width, tall };
+}
+
+/** A picture at twice its size. */
+async function pixelsOf({ text, width, tall }) {
+  const image = new Image(), canvas = make("canvas", { width: 2 * width, height: 2 * tall });
+  await new Promise((resolve, reject) => Object.assign(image, { onload: resolve, onerror: reject, src: `data:image/svg+xml,${encodeURIComponent(text)}` }));
+  canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
+  return new Promise((resolve) => canvas.toBlob(resolve));
+}
+
+/** The points of the lines that are shown, as a table. */
+function tableOf({ panel, shown }) {
+  const cell = (value) => (/[",\n]/.test(value) ? `"${value.replaceAll('"', '""')}"` : value);
+  const rows = shown.flatMap(({ label, line: [xs, ys] }) => Array.from(xs, (x, n) => [cell(label), ...[x, ys[n]].map((value) => Number(value.toPrecision(7)))]));
+  return [["entrant", panel.x, panel.y.split(",")[0]], ...rows].map((row) => `${row}\n`).join("");
+}
+
+const FORMS = {
+  SVG: (chart) => new Blob([pictureOf(chart).text], { type: "image/svg+xml" }),
+  PNG: (chart) => pixelsOf(pictureOf(chart)),
+  CSV: (chart) => new Blob([tableOf(chart)], { type: "text/csv" }),
+};
+
+/** Save a chart as a file of one of the forms. */
+async function save(chart, form) {
+  const address = URL.createObjectURL(await FORMS[form](chart));
+  make("a", { href: address, download: `${chart.panel.title}.${form.toLowerCase()}` }).click();
   setTimeout(() => URL.revokeObjectURL(address), 10_000);
 }

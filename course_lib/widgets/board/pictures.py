@@ -3,10 +3,23 @@
 The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.css`.
 """
 
+import math
 import textwrap
 
 from course_lib.record.digest import Digest
-from course_lib.widgets.board.plots import COLUMNS, LANE, TURN, Lane, TimeWindow, bars, chart, rows
+from course_lib.widgets.board.plots import (
+    COLUMNS,
+    LANE,
+    LEFT,
+    RIGHT,
+    TURN,
+    Lane,
+    Panel,
+    TimeWindow,
+    bars,
+    chart,
+    rows,
+)
 from course_lib.widgets.board.view import View
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term, unfold
 from course_lib.widgets.kit.page import TERMS
@@ -14,20 +27,51 @@ from course_lib.widgets.kit.page import TERMS
 WIDTH, GAP = 1200, 32  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
 BINS = 12  # bars of staleness, at most
+Whole = tuple[float, float, int]
+"""As `View.whole` returns it."""
 
 
 # --- as HTML ---
 
 
 def document(view: View) -> str:
-    """A page that needs no other file: headline, charts, lanes, and the same as text."""
-    prefix, panels = svg.unique_prefix(), view.panels()
-    drawn = [svg.drawing(*CHART, chart(p, 0, 0, *CHART), aria_label=p.title) for p in panels]
-    parts = [head(view), element("div", drawn, class_="charts"), sides(view, prefix)]
-    board = element("div", parts, frame(prefix, view), class_="lk-board ls")
+    """A page that needs no other file: headline, lanes, which can be moved through the whole run,
+    charts, and the same as text.
+    """
+    prefix, panels, whole = svg.unique_prefix(), view.panels(), view.whole()
+    shown = sides(view, prefix) if whole is None else _film(view, prefix, whole)
+    drawn = element("div", [_figure(panel, whole) for panel in panels], class_="charts")
+    parts = head(view), frame(prefix, view), shown, drawn, facts(view)
+    board = element("div", parts, class_="lk-board ls")
     title = " and ".join(side.label for side in view.sides)
     table = unfold("The same as text", element("pre", view.table()), class_="same")
-    return page.document(title, board + table, page.asset("kit/still.css"))
+    script = Markup(f"<script>{page.asset('board/film.js')}</script>")
+    return page.document(title, board + table + script, page.asset("kit/still.css"))
+
+
+def _film(view: View, prefix: str, whole: Whole) -> Markup:
+    """The lanes of the whole run, through a window that a slider moves."""
+    begin, end, windows = whole
+    blocks = [_block(view, i, prefix, whole) for i in range(len(view.sides))]
+    moves = {"type": "range", "min": 0, "max": 1, "step": 0.0005, "value": 0}
+    slider = element("input", aria_label="moment of the run", **moves)
+    play = element("button", "Play", type="button")
+    moment = element("output", data_begin=begin, data_until=end - (end - begin) / windows)
+    film = element("div", play, slider, moment, class_="lk-film")
+    shown = element("div", blocks, class_="lk-sides" + " lk-many" * (len(blocks) > 1))
+    return element("div", film, shown)
+
+
+def _figure(panel: Panel, whole: Whole | None) -> Markup:
+    """A chart, with a band for the time that the lanes show, if its axis is time."""
+    drawn = svg.drawing(*CHART, chart(panel, 0, 0, *CHART), aria_label=panel.title)
+    if whole is None or panel.x != "seconds":
+        return element("figure", drawn)
+    begin, end, windows = whole
+    wide, second = (end - begin) / windows, (CHART[0] - LEFT - RIGHT) / panel.wide / CHART[0]
+    places = f"--from:{LEFT / CHART[0] + begin * second:.4%}"
+    style = f"{places};--way:{(end - begin - wide) * second:.4%};width:{wide * second:.4%}"
+    return element("figure", drawn, element("i", style=style))
 
 
 def frame(prefix: str, view: View) -> Markup:
@@ -38,7 +82,7 @@ def frame(prefix: str, view: View) -> Markup:
     tiles = svg.patterns(prefix)
     hidden = element("svg", tiles, width=0, height=0, style="position:absolute", aria_hidden="true")
     legend = []
-    for name in view.names():
+    for name in view.names() or ("compute",):  # its place before anything is drawn
         box = svg.swatch(0, 0, name, prefix)
         sample = element("svg", box, width=22, height=14, aria_hidden="true")
         legend.append(element("span", sample, term(name, svg.SHADE[name].meaning)))
@@ -46,64 +90,107 @@ def frame(prefix: str, view: View) -> Markup:
     return join((Markup(f"<style>{style}</style>"), hidden, entries))
 
 
-def head(view: View) -> Markup:
-    """The headline, how real each run is, and the note below."""
+def head(view: View, message: str = "") -> Markup:
+    """The headline, how real each run is, and below a note: the `message`, if there is one, or what
+    needs attention, or else the figures of a single run.
+    """
     # names of runs stand between ** and **
     parts = enumerate(view.headline().split("**"))
     words = [element("b", part) if i % 2 else part for i, part in parts]
-    failed, note = any(side.failure for side in view.sides), view.detail()
-    warned = view.diverged or failed or view.fairness.startswith("NOT")
-    shown = element("p", note, class_="lk-note lk-unfair" if warned and note else "lk-note")
-    real = element("span", sorted({badge(*side.reality) for side in view.sides}))
-    line = element("div", shown, real)
-    return element("div", element("h2", words, role="status"), line, class_="lk-headline")
+    failed, note = any(side.failure for side in view.sides), message or view.detail()
+    warned = note and (view.diverged or failed or view.fairness.startswith("NOT"))
+    note = note or (view.sides[0].summary() if len(view.sides) == 1 else "")
+    shown = element("p", note, class_="lk-note lk-unfair" if warned else "lk-note", title=note)
+    whys: dict[str, list[str]] = {}
+    for word, why in (side.reality for side in view.sides):
+        whys.setdefault(word, []).append(why)
+    real = [badge(word, "\n".join(dict.fromkeys(why))) for word, why in whys.items()]
+    return element("div", element("h2", words), element("span", real), shown, class_="lk-headline")
+
+
+def facts(view: View) -> Markup:
+    """The further facts of each run: staleness, memory, hosts; and if a race was fair."""
+    parts: list[Inside] = []
+    if view.fairness:
+        unfair = "lk-unfair" if view.fairness.startswith("NOT") else None
+        parts.append(element("p", view.fairness, class_=unfair))
+    blocks = []
+    for number, side in enumerate(view.sides):
+        stale = None if "staleness" in view.hidden else _staleness(side.digest, number)
+        memory = "" if "memory" in view.hidden else side.memory()
+        below = filter(None, [memory, side.hosts(), side.groups()])
+        lines = [element("p", words, class_="lk-figures") for words in below]
+        name = [_entrant(view, number)] if len(view.sides) > 1 and (stale or lines) else []
+        blocks.append(element("section", name, stale, lines))
+    parts.append(element("div", blocks, class_="lk-sides"))
+    return element("div", parts, class_="lk-facts")
 
 
 def sides(view: View, prefix: str) -> Markup:
-    """A block for each run: its figures, its lanes, and how stale its updates were."""
+    """A block for each run: its lanes, and in a race its name and its figures."""
     blocks = [_block(view, i, prefix) for i in range(len(view.sides))]
     return element("div", blocks, class_="lk-sides" + " lk-many" * (len(blocks) > 1))
 
 
-def _block(view: View, number: int, prefix: str) -> Markup:
-    side = view.sides[number]
-    window, lanes = view.lanes(side, COLUMNS)
-    about = side.spec.framework + ("" if side.state == "running" else f" · {side.state}")
+def _entrant(view: View, number: int, about: str = "") -> Markup:
+    """The name of an entrant beside a sample of its line."""
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
-    below = [] if "memory" in view.hidden else [side.memory()]  # its place while it is empty
-    below += filter(None, [side.hosts(), side.groups()])
+    return element("header", line, element("b", view.sides[number].label), element("span", about))
+
+
+def _block(view: View, number: int, prefix: str, whole: Whole | None = None) -> Markup:
+    """The lanes of a run as they are now, or those of the `whole` run, of which a part is seen."""
+    side, many = view.sides[number], len(view.sides) > 1
+    if whole is None:
+        (window, lanes), windows = view.lanes(side, COLUMNS), 1
+    else:
+        begin, end, windows = whole
+        zero = side.digest.zero if math.isfinite(side.digest.zero) else 0.0
+        window = TimeWindow(zero + begin, zero + end, zero)
+        lanes = view.lanes_in(side, window, COLUMNS * windows)
+    figures = element("p", side.summary(explained=True), class_="lk-figures")
     parts = [
-        element("header", line, element("b", side.label), element("span", about)),
-        element("p", side.summary(explained=len(view.sides) > 1), class_="lk-figures"),
-        [_row(lane, prefix) for lane in lanes],
-        _axis(window),
-        None if "staleness" in view.hidden else _staleness(side.digest, number),
-        [element("p", words, class_="lk-figures") for words in below],
+        (_entrant(view, number, side.about()), figures) if many else None,
+        [_row(lane, prefix, windows) for lane in lanes],
+        _axis(window, windows, many),
     ]
-    facts = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
-    return element("section", parts, class_="lk-side", **facts)
+    known = {"data_state": side.state, "data_seconds": f"{side.digest.seconds:.4f}"}
+    return element("section", parts, class_="lk-side", **known)
 
 
-def _row(lane: Lane, prefix: str) -> Markup:
+def _row(lane: Lane, prefix: str, windows: int = 1) -> Markup:
     """One lane; `data-` attributes say the same as the picture."""
-    cells = bars(lane, (0, 0, COLUMNS, 18), prefix)
+    columns = len(lane.cells)
+    cells = bars(lane, (0, 0, columns, 18), prefix)
     style = {"preserveAspectRatio": "none", "aria_label": f"{lane.name}: {lane.note}"}
     events = [
-        element("i", word, style=f"left:{at:.1%}", class_="lk-left" if at > TURN else None)
+        element("i", word, style=f"left:{at:.2%}", class_="lk-left" if at > TURN else None)
         for at, word in lane.events
     ]
-    picture = element("div", svg.drawing(COLUMNS, 18, cells, **style), events, class_="lk-lane")
+    inside = _long((svg.drawing(columns, 18, cells, **style), events), windows)
+    picture = element("div", inside, class_="lk-lane")
     parts = [element("span", lane.name), picture, element("span", lane.note)]
     hit = "lk-row lk-hit" if lane.fate else "lk-row"
     return element("div", parts, class_=hit, data_task=lane.task, data_fate=lane.fate)
 
 
-def _axis(window: TimeWindow) -> Markup:
+def _long(inside: Inside, windows: int) -> Inside:
+    """Content as wide as several windows, of which one is seen."""
+    if windows == 1:
+        return inside
+    style = f"width:{windows:.0%};--way:{1 / windows - 1:.4%}"
+    return element("div", inside, class_="lk-long", style=style)
+
+
+def _axis(window: TimeWindow, windows: int, many: bool) -> Markup:
     """Seconds on the same clock as the charts."""
-    ticks = [(share, words) for share, words in window.ticks() if 0.03 < share < 0.94]
-    marks = [element("i", words, style=f"left:{share:.1%}") for share, words in ticks]
-    shown = element("span", f"in {window.span:g} s")
-    return element("div", marks, shown, class_="lk-axis")
+    last = 1 - (0.18 if many else 0.06) / windows  # a tick in a narrow lane needs more room
+    ticks = [(share, words) for share, words in window.ticks(4 * windows) if share < last]
+    ticks = [tick for tick in ticks if tick[0] > 0.03 / windows]
+    marks = [element("i", words, style=f"left:{share:.2%}") for share, words in ticks]
+    shown = element("span", f"in {window.span / windows:.3g} s")
+    clock = element("div", _long(marks, windows), class_="lk-clock")
+    return element("div", clock, shown, class_="lk-axis")
 
 
 def _staleness(digest: Digest, number: int) -> Inside:
@@ -113,11 +200,16 @@ def _staleness(digest: Digest, number: int) -> Inside:
     seen = digest.updates.staleness
     if not seen:
         return None if digest.spec.own else element("div", class_="lk-stale")
-    most, color, bars = max(seen.values()), svg.entrant(number)[0], []
-    for stale in sorted(seen)[:BINS]:
-        tip = f"{seen[stale]:,} updates ({seen[stale] / seen.total():.0%}) of staleness {stale}"
-        style = f"--share:{seen[stale] / most:.3f};--color:{color}"
-        bars.append(element("li", str(stale), style=style, title=tip))
+    color, bars = svg.entrant(number)[0], []
+    values = sorted(seen)
+    counts = {str(stale): seen[stale] for stale in values[:BINS]}
+    if len(values) > BINS:  # the last bar stands for all that are as stale or more
+        counts.popitem()
+        counts[f"{values[BINS - 1]}+"] = sum(seen[stale] for stale in values[BINS - 1 :])
+    for stale, number in counts.items():
+        tip = f"{number:,} updates ({number / seen.total():.0%}) of staleness {stale}"
+        style = f"--share:{number / max(counts.values()):.3f};--color:{color}"
+        bars.append(element("li", stale, style=style, title=tip))
     name = element("span", term("staleness", TERMS["staleness"]))
     mean = element("span", f"mean {digest.updates.mean:.1f}")
     return element("div", name, element("ol", bars), mean, class_="lk-stale")

@@ -138,8 +138,9 @@ def _rates(curve: Curve) -> tuple[np.ndarray, np.ndarray]:
 
 
 class Charts(anywidget.AnyWidget):
-    """A chart for each panel, with a line for each entrant of `labels`. `panels`: the plain
-    ones. `logarithmic`: True if losses are on a logarithmic axis; the page sets it, too.
+    """A chart for each panel, with a line for each entrant of `labels`, and a key of several lines.
+    `panels`: the plain ones. `logarithmic`: True if losses are on a logarithmic axis; the page sets
+    it, too.
 
     It holds all that it shows, at most 300 points a line, and sends that each time: so a page that
     is opened later, or again, shows the same. A page that is slow leaves out what is old by then.
@@ -157,7 +158,8 @@ class Charts(anywidget.AnyWidget):
             color, dash, _ = svg.entrant(i)
             mark = svg.entrant_mark(i, 0, 0)
             lines.append({"label": label, "color": color, "dash": dash, "mark": mark})
-        super().__init__(entrants=lines, panels=panels, layout={"min_height": "206px"})
+        room = {"min_height": "236px" if len(lines) > 1 else "206px"}  # with the key, or without
+        super().__init__(entrants=lines, panels=panels, layout=room)
 
 
 # --- as SVG ---
@@ -188,6 +190,8 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     if panel.target is not None:
         _, level = at(0, panel.target)
         parts.append(svg.path("M", left, level, "h", across, class_="target"))
+    marks = [(at(when, high)[0], word, sentence) for when, word, sentence in panel.marks]
+    parts += [_stem(place, top - words, down + words, sentence) for place, _, sentence in marks]
     for i, (xs, ys) in enumerate(panel.lines):
         known = np.isfinite(ys)
         points = np.column_stack(at(xs[known], ys[known])).round(1)
@@ -196,24 +200,28 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
             line = svg.path("M", *points.ravel().tolist(), stroke=color, stroke_dasharray=dash)
             parts.append(element("g", line, fill="none", stroke_width=2.5))
     parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.reached) if place]
-    marks = [(at(when, high)[0], word, sentence) for when, word, sentence in panel.marks]
-    return join((*parts, _marks(marks, left + across, top - words, down + words)))
+    return join((*parts, _words(marks, left + across, top - words)))
 
 
-def _marks(marks: Marks, right: float, top: float, down: float) -> list[Markup]:
-    """A vertical line for each mark, at a place on the x axis, which ends at `right`, and over it
-    its word in the first row that is free there, if there is one.
+def _stem(x: float, y: float, height: float, sentence: str) -> Markup:
+    """The vertical line of a mark, which leaves the curves in front."""
+    line = svg.path("M", x, y, "v", height, class_="target", stroke_dasharray="2 3", opacity=0.6)
+    return element("g", svg.title(sentence), line)
+
+
+def _words(marks: Marks, right: float, top: float) -> list[Markup]:
+    """The words of marks, each at its place on the x axis, which ends at `right`, in the first row
+    that is free there, if there is one.
     """
     drawn, free = list[Markup](), [0.0] * ROWS  # from where on a row is free
-    for place, word, sentence in marks:
-        drawn.append(element("g", svg.title(sentence), svg.stem(place, top, down)))
+    for place, word, _ in marks:
         wide = LETTER * len(word)
         begin = min(place, right - wide)
         row = next((row for row in range(ROWS) if free[row] <= begin), None)
         if row is not None:
             free[row], y = begin + wide, top + ROW * row
             drawn.append(svg.rect(begin + 2, y, wide - 2, ROW, class_="paper"))
-            drawn.append(svg.text(begin + 4, y + 10, word, class_="ink", font_size=12))
+            drawn.append(svg.text(begin + 4, y + 10, word, class_="muted", font_size=12))
     return drawn
 
 
@@ -227,16 +235,16 @@ def _short(value: float) -> str:
 
 class Lane(NamedTuple):
     """A task in a window of time. `cells`: int8 of shape (columns,), an index into `NAMES` or
-    `NOTHING`; `hidden`: the same for exchanges beside computing; `waited`: share of the window;
-    `fate`: `paused`, `killed` or `cut` if the task is now, else empty; `factor`: how many times
-    slower it was made; `events`: what was done to it, and at which share of the window; `words`:
-    what it has been in for long.
+    `NOTHING`; `hidden`: the same for exchanges beside computing; `waited`: share of the window, or
+    None for a learner's own function that reports no phases; `fate`: `paused`, `killed` or `cut` if
+    the task is now, else empty; `factor`: how many times slower it was made; `events`: what was
+    done to it, and at which share of the window; `words`: what it has been in for long.
     """
 
     task: str
     cells: np.ndarray
     hidden: np.ndarray
-    waited: float = 0.0
+    waited: float | None = 0.0
     fate: str = ""
     factor: float = 1.0
     events: Sequence[tuple[float, str]] = ()
@@ -252,7 +260,7 @@ class Lane(NamedTuple):
         or the share of the window that a worker waited. A phase is recorded when it ends. So a task
         that is stuck in one is silent, unless its heartbeats say more.
         """
-        if self.fate or self.words or not self.task.startswith("worker:"):
+        if self.fate or self.words or self.waited is None or not self.task.startswith("worker:"):
             return self.fate or self.words
         return "silent" if (self.cells == svg.NOTHING).all() else f"waits {self.waited:.0%}"
 
@@ -268,10 +276,10 @@ class TimeWindow(NamedTuple):
     def span(self) -> float:
         return self.end - self.begin
 
-    def ticks(self) -> list[tuple[float, str]]:
+    def ticks(self, most: int = 4) -> list[tuple[float, str]]:
         """The marks of a time axis: at which share of the window, and the seconds there."""
         begin, end = self.begin - self.zero, self.end - self.zero
-        ticks = [at for at in svg.ticks(begin, end, 4) if at >= 0]  # before 0 nothing runs
+        ticks = [at for at in svg.ticks(begin, end, most) if at >= 0]  # before 0 nothing runs
         return [((at - begin) / self.span, f"{at:.4g} s") for at in ticks]
 
 
@@ -305,11 +313,13 @@ def lanes(
             fate = what if math.isinf(end) else fate
         if not (fate or digest.over) and (state := digest.life.state(task)) not in GOING:
             fate = state
-        words = "" if digest.over or digest.latest(task, 1) else "no step yet"
+        phases = bool(digest.latest(task, 1))
+        words = "" if digest.over or phases or digest.spec.own else "no step yet"
         if task in long:
             kind, seconds = long[task]
             words = f"{'waits' if kind == 'wait' else kind} {seconds:.1f} s"
-        waited, factor = idle.share.get(task, 0.0), digest.factor(task)
+        waited = idle.share.get(task, 0.0) if phases or not digest.spec.own else None
+        factor = digest.factor(task)
         marks = digest.life.marks((task, f"host:{digest.spec.places[task]}"))
         drawn.append(Lane(task, cells, hidden, waited, fate, factor, placed(marks, window), words))
     return drawn

@@ -16,13 +16,16 @@ from course_lib.record.curves import EMPTY, WINDOW
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Update
 from course_lib.record.reality import reality
-from course_lib.record.standstill import Pulse, Standstill
+from course_lib.record.standstill import SOON, Pulse, Standstill
 from course_lib.record.verdict import Entry, Goal, Standing
+from course_lib.record.waits import DRAWN
+from course_lib.spec.run_spec import FRAMEWORKS
 from course_lib.text import round_up
 from course_lib.widgets.board import plots
 
 # what a lesson may not have explained yet
 HIDEABLE = ("staleness", "memory", "links", "delays", "fairness")
+MOST_WINDOWS = 40  # of lanes, on a page
 LONGEST = 20.0  # seconds for which lanes grow while a run stands still
 Watched = Any
 """A run, live or saved: it has `spec`, `state`, `trace`, `digest`, `result` and `pulse()`."""
@@ -67,6 +70,16 @@ class Side:
             return str(error).splitlines()[0]
 
     @property
+    def seconds(self) -> float:
+        """The seconds from the start of its clock to its last loss, as a comparison has them."""
+        return float(self.digest.losses.seconds[-1]) if len(self.digest.losses.seconds) else 0.0
+
+    def cut(self, host: Any) -> bool:
+        """Tell whether a host is cut off now."""
+        last = self.digest.life.last(f"host:{host}", "cut", "healed")
+        return last is not None and last.state == "cut"
+
+    @property
     def still(self) -> Standstill | None:
         """The standstill of a run that goes on; None while any task moves."""
         return self.pulse.still if self.pulse else None
@@ -88,8 +101,14 @@ class Side:
             return f"**{self.label}** has been {self.still.brief}: {self.still.words}"
         if steps := self.steps():
             return f"{state}: {steps}"
+        if not self.active:
+            return state
+        now = self.pulse.now if self.pulse and self.state == "starting" else 0.0
+        if now > SOON and not self.digest.life.of(None, "starting"):
+            name = FRAMEWORKS.get(self.spec.framework, "Python")
+            return f"{state}: importing {name}, {now:.0f} s"
         why = f": {self.still.words}" if self.still else ""
-        return state + (f"; no step is done yet{why}" if self.active else "")
+        return f"{state}; no step is done yet{why}"
 
     def note(self, alone: bool) -> str:
         """Say what needs attention: the failure of the run, or a standstill. On a board of its own
@@ -109,6 +128,12 @@ class Side:
         """The losses by now, each with its name."""
         named = self.digest.by_name.items()
         return [f"{name} {curve.last:.3g}" for name, curve in named if curve.last is not None]
+
+    def about(self) -> str:
+        """Name its framework and, unless it goes on, its state, with its own time."""
+        after = f" after {self.seconds:.1f} s" if self.seconds and not self.active else ""
+        state = "" if self.state == "running" else f" \u00b7 {self.state}{after}"
+        return f"{self.spec.framework}{state}"
 
     def summary(self, explained: bool = False) -> str:
         """The figures of the run so far, in one line. They cover its whole time, except for the
@@ -267,15 +292,32 @@ class View:
                     marks.append((place, mark.word, words))
         return sorted(marks, key=lambda mark: mark[0])  # in one place: in the order of time
 
+    def whole(self) -> tuple[float, float, int] | None:
+        """The time from which and to which all lanes are known, in seconds since the clocks
+        started, and how many windows of the present length that is; None before the first step.
+        """
+        starts, ends = [0.0], [0.0]
+        for digest in (side.digest for side in self.sides if math.isfinite(side.digest.zero)):
+            kept = [digest.latest(task, DRAWN) for task in digest.tasks]
+            starts += [p[0].start - digest.zero for p in kept if len(p) == DRAWN]
+            ends.append(digest.edge() - digest.zero)
+        begin, end = max(starts), max(ends)
+        windows = min(MOST_WINDOWS, math.ceil((end - begin) / self._span))
+        return (begin, end, windows) if end > begin else None
+
     def lanes(self, side: Side, columns: int) -> tuple[plots.TimeWindow, list[plots.Lane]]:
         """The lanes of a side, in a window as long as that of the others."""
         end, zero = side.edge(), side.digest.zero
         window = plots.TimeWindow(end - self._span, end, zero if zero < end else 0.0)
+        return window, self.lanes_in(side, window, columns)
+
+    def lanes_in(self, side: Side, window: plots.TimeWindow, columns: int) -> list[plots.Lane]:
+        """The lanes of a side in a window."""
         going_on = side.pulse.going_on if side.pulse else ()
         drawn = plots.lanes(side.digest, window, columns, going_on)
         for lane in drawn:
             self._drawn.update(lane.cells.tolist(), lane.hidden.tolist())
-        return window, drawn
+        return drawn
 
     def headline(self) -> str:
         """Say who is ahead or has won, or how far a single run is."""

@@ -13,16 +13,18 @@ import anywidget
 
 from course_lib.widgets.kit import REALITY, Markup, element, join, svg, unfold
 
+COMMENT = re.compile(r"//|/\*.*\*/$")
+
 
 def asset(*names: str) -> str:
     """The text of files below `widgets/`, one after the other: a script may be split into several.
 
-    Indentation, empty lines and `//` comment lines are left out, because the text is sent to the
+    Indentation, empty lines and lines of comment are left out, because the text is sent to the
     browser with every widget.
     """
     texts = ((Path(__file__).parents[1] / name).read_text(encoding="utf-8") for name in names)
     lines = (line.lstrip() for text in texts for line in text.splitlines())
-    return "\n".join(line for line in lines if line and not line.startswith("//")) + "\n"
+    return "\n".join(line for line in lines if line and not COMMENT.match(line)) + "\n"
 
 
 TERMS: dict[str, str] = tomllib.loads(asset("kit/glossary.toml"))
