@@ -516,3 +516,55 @@ def test_each_loss_of_a_gan_gets_a_chart_with_its_name_while_the_run_goes_on(
         expect(lab.page.locator(f"{FRONT} .lk-headline h2")).to_contain_text("critic loss")
         assert lab.page.locator(f"{FRONT} .lk-board").evaluate(CUT) == []
         assert lab.complaints() == []
+
+
+FIRST = re.search(
+    r"```python\n(.*?)```", (Path(__file__).parents[2] / "README.md").read_text(), re.S
+)
+
+
+def test_the_first_cell_of_the_readme_shows_all_that_matters_on_one_screen(
+    browser: Browser, tmp_path: Path
+) -> None:
+    assert FIRST
+    with opened(browser, tmp_path, FIRST[1]) as lab:  # 1280 by 720, with the list of files
+        page = lab.page
+        lab.run()
+        expect(page.get_by_role("status").filter(has_text="is running: step")).to_be_visible()
+        room = page.locator(f"{FRONT} .jp-WindowedPanel-outer").bounding_box()
+        ends = page.evaluate(
+            """[...document.querySelectorAll(".lk-headline, .lk-row, .lk-controls")].map((part) =>
+                [part.getBoundingClientRect().top, part.getBoundingClientRect().bottom])"""
+        )
+        assert len(ends) == 6 and room
+        assert min(ends)[0] >= room["y"]
+        assert max(bottom for _, bottom in ends) <= room["y"] + room["height"]
+        places = page.evaluate(
+            """["h2", ".lk-headline > span", ".lk-row", ".lk-controls", ".lk-chart"].map(
+                (name) => document.querySelector(`.lk-board ${name}`).getBoundingClientRect().top
+            )"""
+        )
+        headline, badge, lanes, controls, charts = places
+        assert abs(headline - badge) < 12 and lanes < controls < charts
+        # one row: all that can be pressed stands side by side
+        rows = page.evaluate(
+            """[...document.querySelectorAll(".lk-controls button")]
+                .filter((button) => button.offsetWidth).map((button) =>
+                    Math.round((button.getBoundingClientRect().top +
+                        button.getBoundingClientRect().bottom) / 2))"""
+        )
+        assert max(rows) - min(rows) < 8
+        # no serious fault for those who do not see it, or have no mouse, and its sliders say what
+        # they are
+        assert serious(page, ".lk-board") == []
+        slider = page.get_by_role("slider", name="times slower", exact=True)
+        expect(slider).to_have_attribute("aria-valuetext", "1")
+        press(page, "ArrowRight", 3)
+        expect(slider).to_have_attribute("aria-valuetext", "1.75")
+        with page.expect_download() as saving:
+            page.get_by_role("button", name="Save", exact=True).click()
+        assert saving.value.suggested_filename == "multi_worker_mirrored.html"
+        assert "lk-film" in Path(saving.value.path()).read_text()
+        page.get_by_role("button", name="Stop").click()
+        expect(page.get_by_role("status").filter(has_text="is stopped")).to_be_visible()
+        assert lab.complaints() == []

@@ -3,7 +3,6 @@ runs up to date and draws it in the widgets. Controls hand it orders, which it c
 running clusters.
 """
 
-import itertools
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -285,14 +284,14 @@ class Controls(w.VBox):
         self.traced: dict[w.Widget, Any] = {}  # control -> its value as the trace had it
         self.put: dict[w.Widget, Any] = {}  # control -> its value as it was set last
         self.ordered: dict[w.Widget, Any] = {}  # control -> a value that the trace lacks yet
-        orders = ((self.factor, "slow"), (self.speed, "link"), (self.delays, "jitter"))
-        for control, order in orders:
+        moves = ((self.factor, "slow"), (self.speed, "link"), (self.delays, "jitter"))
+        for control, order in moves:
             control.observe(partial(self._moved, order), "value")
         # shared, as each one sends all that it might say
         shared = {"layout": w.Layout(width="auto"), "style": w.ButtonStyle()}
         faces = ("1\u00d7", "", "Back to full speed"), ("\u221e", "", "No limit")
         back = [_button(*face, **shared) for face in faces]
-        for button, slider, value in zip(back, orders, (1.0, 10.0**FASTEST), strict=False):
+        for button, slider, value in zip(back, moves, (1.0, 10.0**FASTEST), strict=False):
             button.add_class("lk-back")
             button.on_click(lambda _, slider=slider[0], value=value: _put(slider, value))
         style = shared["style"]
@@ -300,8 +299,6 @@ class Controls(w.VBox):
         for order, button in self.buttons.items():
             do = partial(submit, act) if (act := acts.get(order)) else partial(self._order, order)
             button.on_click(lambda _, do=do: do())
-        for order in itertools.chain(*IN_TURN):
-            self.buttons[order].layout.width = "92px"  # so that nothing moves as they change
         tip = "The end of what the task has printed"
         self.reads = w.ToggleButton(description="Log", tooltip=tip, layout=shared["layout"])
         self.printed = _html()
@@ -310,9 +307,11 @@ class Controls(w.VBox):
         for chooser in (self.task, self.host):
             chooser.observe(lambda _: self._show(anew=True), "value")
         self._show(anew=True)
-        *of_tasks, cut, heal = self.buttons.values()
-        tasks = [self.run, self.task, self.factor, back[0], self.delays, *of_tasks]
-        self.links = w.HBox([self.host, self.speed, back[1], cut, heal])
+        room = w.Layout(width="92px", overflow="hidden")  # of both, so that nothing moves
+        pause, stop, cut = (w.Box([self.buttons[o] for o in pair], layout=room) for pair in IN_TURN)
+        orders = [pause, self.buttons["kill"], stop]
+        tasks = [self.run, self.task, self.factor, back[0], self.delays, *orders]
+        self.links = w.HBox([self.host, self.speed, back[1], cut])
         self.links.layout.display = None if self.linked else "none"
         super().__init__([w.HBox([*tasks, self.reads, bar]), self.links])
         self.add_class("lk-controls")
@@ -456,7 +455,7 @@ def _dropdown(label: str, options: Sequence[Any]) -> w.Dropdown:
 
 
 def _slider(kind: type[w.Widget], label: str, **scale: Any) -> w.Widget:
-    room = w.Layout(width="236px")
+    room = w.Layout(width="222px")
     return kind(description=label, continuous_update=False, layout=room, style=STYLE, **scale)
 
 

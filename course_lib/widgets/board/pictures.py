@@ -41,7 +41,7 @@ def document(view: View) -> str:
     prefix, panels, whole = svg.unique_prefix(), view.panels(), view.whole()
     shown = sides(view, prefix) if whole is None else _film(view, prefix, whole)
     drawn = element("div", [_figure(panel, whole) for panel in panels], class_="charts")
-    parts = head(view), frame(prefix, view), shown, drawn, facts(view)
+    parts = head(view), frame(prefix, view, "kit/theme.css"), shown, drawn, facts(view)
     board = element("div", parts, class_="lk-board ls")
     title = " and ".join(side.label for side in view.sides)
     table = unfold("The same as text", element("pre", view.table()), class_="same")
@@ -74,11 +74,11 @@ def _figure(panel: Panel, whole: Whole | None) -> Markup:
     return element("figure", drawn, element("i", style=style))
 
 
-def frame(prefix: str, view: View) -> Markup:
-    """The parts of a board that hardly change: its style, its patterns, the legend of its lanes, as
-    they have been drawn so far.
+def frame(prefix: str, view: View, *styles: str) -> Markup:
+    """The parts of a board that hardly change: its style, after these `styles`, its patterns, the
+    legend of its lanes, as they have been drawn so far.
     """
-    style = page.asset("kit/theme.css", "board/board.css")
+    style = page.asset(*styles, "board/board.css")
     tiles = svg.patterns(prefix)
     hidden = element("svg", tiles, width=0, height=0, style="position:absolute", aria_hidden="true")
     legend = []
