@@ -299,7 +299,7 @@ def test_what_starts_is_looked_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         ("__init__", RunSpec),
     ):
         monkeypatch.setattr(place, name, counted(name, getattr(place, name)))
-    monkeypatch.setattr(launch, "Run", lambda *_: None)
+    monkeypatch.setattr(launch, "Run", lambda *_: SimpleNamespace())
     course_lib.start("tensor_parallel", framework="torch", workers=2)
     assert seen == {"probe": 1, "sketch": 1, "__init__": 1}
 
