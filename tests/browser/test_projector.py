@@ -50,6 +50,45 @@ def check_fits(widget: Locator) -> None:
     assert unfit() == []
 
 
+# on the screen, whatever the zoom: the top of each heading, and the size of a chunk in each panel
+PANELS = """(root) => root.stage.views.map(({ canvas, picture: { cell } }) => {
+  const zoom = canvas.getBoundingClientRect().width / canvas.clientWidth;
+  const heading = canvas.parentElement.querySelector("h3").getBoundingClientRect().top;
+  return [heading, cell.width * zoom, cell.height * zoom];
+})"""
+
+
+def test_on_a_projector_the_stages_picture_is_no_smaller_and_its_headings_are_in_line(
+    browser: Browser, tmp_path: Path
+) -> None:
+    with opened(browser, tmp_path, STAGE) as lab:
+        lab.run()
+        stage, canvas = lab.page.locator(".ls-stage"), lab.page.locator(".stage-canvas").first
+        switch = stage.get_by_role("button", name="Projector")
+
+        def cells() -> list[float]:
+            return [size for _, *sizes in stage.evaluate(PANELS) for size in sizes]
+
+        def check_enlarged() -> None:
+            before = cells()
+            switch.click()
+            check_fits(stage)
+            assert all(large >= small - 0.01 for small, large in zip(before, cells(), strict=True))
+            left, right = stage.evaluate(PANELS)
+            assert left[0] == right[0]
+            switch.click()
+            until(lambda: cells() == before, "it is as before")
+
+        canvas.wait_for()
+        check_enlarged()
+        narrow = canvas.evaluate("(canvas) => canvas.clientWidth")
+        lab.page.locator(".jp-Toolbar").first.click()
+        lab.page.keyboard.press("Control+b")  # without the list of files
+        until(lambda: canvas.evaluate("(c) => c.clientWidth") > narrow, "it is wider")
+        check_enlarged()
+        assert lab.complaints() == []
+
+
 @pytest.mark.nightly
 def test_on_a_projector_all_is_larger_and_stage_and_board_are_whole(
     browser: Browser, tmp_path: Path

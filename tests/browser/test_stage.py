@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, expect
 
 from course_lib.collectives import Schedule, Transfer, build, verify
@@ -243,6 +244,134 @@ def test_a_chunk_and_a_transfer_tell_about_themselves_under_the_pointer(
         .inner_text()
         .startswith("rank 1 → rank 2: chunk 3, 1 KiB\nbrings the gradients of ranks 0, 1\nadded")
     )
+
+
+def sentences(shown: Shown) -> list[str]:
+    return shown.page.locator(".stage-round").all_inner_texts()
+
+
+def test_each_round_is_said_in_a_sentence_and_nothing_jumps_while_it_plays(
+    shown: Shown, tmp_path: Path
+) -> None:
+    shown.open(AllReduceStage(workers=8, hosts=2), tmp_path)
+    row = shown.page.locator(".stage-row")
+    place, seen = row.bounding_box(), [sentences(shown)]
+    for _ in range(14):  # the rounds of a ring of eight
+        shown.key("ArrowRight")
+        seen.append(sentences(shown))
+        assert row.bounding_box() == place
+    ring, hierarchical = zip(*seen, strict=True)
+    around = "every rank sends one chunk to the next rank, which"
+    assert ring[3] == f"Round 3: {around} adds it; rank 3 sends chunk 7 to rank 4."
+    assert ring[7] == f"Round 7: {around} keeps it; rank 3 sends chunk 3 to rank 4."
+    assert ring[14] == "After all 14 rounds: 64 of 64 chunks complete."
+    inside, across = "a rank of the same host", "a rank of another host"
+    assert [inside in one or across in one for one in hierarchical[:8]] == [True] * 8
+    assert across in hierarchical[3] and across in hierarchical[4]
+    shown.key("ArrowLeft")
+    live = shown.page.locator(".stage-live").inner_text()
+    assert live == f"ring: {ring[13]} hierarchical: {hierarchical[8]}"
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("reduce_to_one", "every other rank sends chunk 0 to rank 0, which adds it."),
+        ("parameter_server", "every rank sends chunk 0 to server 0, which adds it."),
+        ("direct", "every rank sends one chunk to every other rank, which adds it; rank 1"),
+        ("tree", "2 ranks each send chunk 0 to a rank of the same host, which adds it; rank 1"),
+    ],
+)
+def test_a_sentence_names_ranks_and_servers(
+    shown: Shown, tmp_path: Path, name: str, words: str
+) -> None:
+    shown.open(AllReduceStage(name, workers=4, hosts=2), tmp_path)
+    assert sentences(shown)[0].startswith(f"Round 0: {words}")
+
+
+def test_a_chunk_is_followed_until_escape_or_a_second_click(shown: Shown, tmp_path: Path) -> None:
+    shown.open(AllReduceStage("ring", "tree", workers=4, hosts=1), tmp_path)
+    chosen = shown.page.get_by_label("follow a chunk")
+    before = shown.page.evaluate(INKED)
+    place, cell = (shown.get(f"views[0].picture.{it}") for it in ("at(1, 2)", "cell"))
+    middle = {"x": place["x"] + cell["width"] / 2, "y": place["y"] + cell["height"] / 2}
+    shown.page.locator(".stage-canvas").first.click(position=middle)
+    expect(chosen).to_have_value("2")
+    for rounds, way in enumerate(
+        ["from rank 3 to rank 0, which adds", "from rank 0 to rank 1, which adds"]
+    ):
+        assert sentences(shown)[0] == f"Round {rounds}: chunk 2 goes {way} it."
+        shown.page.locator(".ls-stage").press("ArrowRight")
+    assert "every" not in sentences(shown)[0] and "ranks each send" not in sentences(shown)[0]
+    assert "chunk 0 to" in sentences(shown)[1], "a tree has no chunk 2"
+    shown.page.locator(".stage-canvas").first.click(position=middle)
+    expect(chosen).to_have_value("")
+
+    chosen.select_option("chunk 0")
+    shown.key("Home")
+    shown.page.locator(".ls-stage").press("Home")
+    assert (
+        sentences(shown)[1]
+        == "Round 0: chunk 0 goes from rank 1 to rank 0, from rank 3 to rank 2, which add it."
+    )
+    assert shown.page.evaluate(INKED) != before
+    shown.key("Escape")
+    expect(chosen).to_have_value("")
+    assert shown.page.evaluate(INKED) == before
+
+
+def with_sliders(runnable: bool = False) -> AllReduceStage:
+    """A stage whose page has sliders, as in a notebook."""
+    stage = AllReduceStage("ring", "hierarchical", workers=8, hosts=2)
+    stage.most, stage.runnable = {"workers": 32, "hosts": 8}, runnable
+    return stage
+
+
+def test_on_a_projector_settings_that_cannot_be_changed_make_room(
+    shown: Shown, tmp_path: Path
+) -> None:
+    stage = with_sliders()
+    stage.scene = {**stage.scene, "fixed": "Carried out as they are."}
+    shown.open(stage, tmp_path)
+    workers = shown.page.get_by_role("slider", name="workers")
+    expect(workers).to_be_visible()
+    shown.page.get_by_role("button", name="Projector").click()
+    expect(workers).to_be_hidden()
+
+
+def test_all_controls_are_reached_and_left_by_keyboard_and_say_what_they_are(
+    shown: Shown, tmp_path: Path
+) -> None:
+    shown.open(with_sliders(runnable=True), tmp_path)
+    seen = []
+    for _ in range(20):
+        shown.key("Tab")
+        name = "e => e.closest('.ls-stage') && (e.getAttribute('aria-label') ?? e.textContent)"
+        seen.append(shown.page.locator(":focus").evaluate(name))
+        if seen[-1] is None:
+            break
+    play = ["To the start (Home)", "A round back (←)", "Play (space)", "A round on (→)"]
+    row = ["rounds", "simulated time", "speed", "follow a chunk", "Projector"]
+    sliders = ["workers", "hosts", "message", "between hosts", "inside a host"]
+    assert seen == ["moment", *play, *row, *sliders, "Run it for real", None]
+    values = {
+        name: shown.page.get_by_role("slider", name=name, exact=True).get_attribute(
+            "aria-valuetext"
+        )
+        for name in sliders
+    }
+    assert list(values.values()) == ["8 workers", "2 hosts", "4 MiB", "1 Gbit/s", "16 Gbit/s"]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(browser: Browser, tmp_path: Path, scheme: Any) -> None:
+    tab = Tab(browser, color_scheme=scheme)
+    shown = Shown(tab).open(with_sliders(), tmp_path)
+    for act in ("follow(2)", "step(1)"):
+        shown.get(act)
+        found = Axe().run(tab.page, ".ls-stage").response["violations"]
+        assert [one["id"] for one in found if one["impact"] in ("serious", "critical")] == []
+    tab.close()
 
 
 def test_who_wants_less_motion_sees_steps(browser: Browser, tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class AllReduceStage(Scripted):
     status = t.Unicode("").tag(sync=True)
     busy = t.Bool(False).tag(sync=True)
     runnable = t.Bool(False).tag(sync=True)
+    most = t.Dict().tag(sync=True)  # of workers and hosts, on a page that simulates by itself
 
     def __init__(
         self,
@@ -166,7 +167,7 @@ class AllReduceStage(Scripted):
         self.scene = {
             "panels": [one.panel(setting.bytes) for one in self.staged],
             "settings": asdict(setting),
-            "words": {clock: setting.words(clock) for clock in CLOCKS},
+            "words": {clock: setting.words(clock) for clock in CLOCKS[1:]},
             "palette": list(PALETTE),
             "hidden": list(self.hidden),
             "fixed": self.past,

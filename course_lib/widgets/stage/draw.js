@@ -1,7 +1,10 @@
 // One algorithm's picture, on two canvases: below what stays until a transfer lands, above it what moves.
 
 const FONT = '14px system-ui, -apple-system, "Segoe UI", sans-serif';
-const FEW = 16, CROWD = 48; // arrows that can be told apart, and that cannot
+// Arrows that can be told apart, and that cannot.
+const FEW = 16, CROWD = 48;
+// Where another chunk is followed.
+const FAINT = 0.2;
 const BOLD = FONT.replace("14px", "600 14px");
 
 // Black or white, whichever is easier to read on a colour.
@@ -76,13 +79,14 @@ class Picture extends Layout {
       g.textAlign = "right";
       g.fillText(words, box.x + box.width - 12, box.y + 16);
     }
-    if (this.cell.width >= 17) {
+    if (this.cell.width >= 17 * this.unit) {
       const left = this.at(box.ranks[0], 0).x + this.cell.width / 2 - 11;
       g.textAlign = "right";
       if (left - g.measureText("chunk").width > box.x + 2) g.fillText("chunk", Math.min(left, box.x + 52), box.y + box.head - 9);
       g.textAlign = "center";
       const every = this.algorithm.chunks > 10 && this.cell.width < 26 ? 2 : 1;
       for (let chunk = 0; chunk < this.algorithm.chunks; chunk += every) {
+        g.font = chunk === this.algorithm.followed ? BOLD : FONT;
         g.fillText(chunk, this.at(box.ranks[0], chunk).x + this.cell.width / 2, box.y + box.head - 9);
       }
     }
@@ -94,7 +98,7 @@ class Picture extends Layout {
     const y = this.row[rank] + height / 2;
     const worker = rank < this.algorithm.workers;
     const text = worker ? `${rank}` : `s${rank - this.algorithm.workers}`;
-    const left = this.at(rank, 0).x - LABEL;
+    const left = this.at(rank, 0).x - this.label;
     g.textAlign = "center";
     g.font = BOLD;
     if (height >= 21) {
@@ -123,12 +127,14 @@ class Picture extends Layout {
     const cell = rank * this.algorithm.chunks + chunk;
     const { once, twice, goal } = this.algorithm;
     const inner = { x: x + this.pad, y: y + this.pad, width: this.cell.width - 2 * this.pad, height: this.cell.height - 2 * this.pad };
+    g.globalAlpha = this.algorithm.follows(chunk) ? 1 : FAINT;
     this.#layers(g, inner, once[cell], twice[cell], this.theme.track);
     if (goal[cell] && once[cell] === goal[cell] && !twice[cell] && this.pad >= 1) {
       g.strokeStyle = this.theme.ink;
       g.lineWidth = this.pad > 1 ? 1.6 : 1;
       g.strokeRect(inner.x - 0.2, inner.y - 0.2, inner.width + 0.4, inner.height + 0.4);
     }
+    g.globalAlpha = 1;
   }
 
   // A layer for each worker, from the top; in its colour if its gradient is there, hatched if it was added more than once.
@@ -140,7 +146,8 @@ class Picture extends Layout {
     g.fillRect(x, y, width, height);
     for (let rank = 0; rank < count; rank++) {
       if (!((once >>> rank) & 1)) continue;
-      let last = rank; // neighbours of one colour are one rectangle
+      // Neighbours of one colour are one rectangle.
+      let last = rank;
       while (!gap && last + 1 < count && (once >>> (last + 1)) & 1 && this.color(last + 1) === this.color(rank)) last++;
       g.fillStyle = this.color(rank);
       g.fillRect(x, y + rank * layer, width, (last - rank + 1) * layer - gap);
@@ -200,8 +207,8 @@ class Picture extends Layout {
       g.fillStyle = busiest ? theme.ink : theme.pipe;
       g.fillRect(x - 5, box.under ? from : to - filled, 10, filled);
       const text = `${way === "up" ? "↑" : "↓"} ${amount(a[way][rack])}`;
-      g.font = busiest ? BOLD : FONT;
-      if (g.measureText(text).width > box.width / 2 - 18) continue;
+      const fits = (font) => ((g.font = font), g.measureText(text).width <= box.width / 2 - 16);
+      if (![14, 12].some((size) => fits((busiest ? BOLD : FONT).replace("14px", `${size}px`)))) continue;
       g.fillStyle = busiest ? theme.ink : theme.soft;
       g.textAlign = way === "up" ? "right" : "left";
       g.fillText(text, x + side * 9, middle);
@@ -215,13 +222,29 @@ class Picture extends Layout {
     const a = this.algorithm;
     g.clearRect(0, 0, this.width, this.height);
     const { flying, fresh } = a.under(glow);
-    for (const i of fresh) this.#glow(g, i, 1 - (a.now - a.end[i]) / glow);
+    const ours = (i) => a.follows(a.chunk[i]);
+    for (const i of fresh.filter(ours)) this.#glow(g, i, 1 - (a.now - a.end[i]) / glow);
     if (a.stopped) this.#broken(g);
-    const moving = a.now > 0 ? flying : []; // at the start nothing has left yet
-    if (still || paused) this.#arrows(g, moving.length ? moving : a.next());
-    if (!still) for (const i of moving) this.#token(g, i);
+    // At the start nothing has left yet.
+    const moving = a.now > 0 ? flying : [];
+    if (still || paused) this.#arrows(g, (moving.length ? moving : a.next()).filter(ours));
+    for (const i of still ? [] : moving.toSorted((i, j) => ours(i) - ours(j))) {
+      g.globalAlpha = ours(i) ? 1 : FAINT;
+      this.#token(g, i);
+    }
+    g.globalAlpha = 1;
+    if (a.followed !== null) this.#column(g, a.followed);
     if (a.stop && flying.includes(a.stop.transfer)) this.#token(g, a.stop.transfer, true);
     if (moving.some((i) => a.crosses(i))) this.#between(g);
+  }
+
+  // Around a chunk that is followed.
+  #column(g, chunk) {
+    Object.assign(g, { strokeStyle: this.theme.ink, lineWidth: 2 });
+    for (const { ranks } of this.boxes) {
+      const { x, y } = this.at(ranks[0], chunk);
+      g.strokeRect(x - 1, y - 1, this.cell.width + 2, ranks.length * this.cell.height + 2);
+    }
   }
 
   #glow(g, i, strength) {
@@ -248,7 +271,7 @@ class Picture extends Layout {
     g.strokeStyle = blamed ? this.theme.alarm : this.theme.ink;
     g.lineWidth = blamed ? 3 : 1.2;
     g.strokeRect(box.x - 1, box.y - 1, width + 2, height + 2);
-    if (width >= 13) this.#sign(g, a.reduce[i] ? "+" : "=", Math.min(box.x + width, this.width - 9), box.y);
+    if (width >= 13 * this.unit) this.#sign(g, a.reduce[i] ? "+" : "=", Math.min(box.x + width, this.width - 9), box.y);
   }
 
   // "+": added to what is there; "=": takes its place.

@@ -1,31 +1,37 @@
 // Where everything stands: hosts as racks, ranks as rows, chunks as columns, links, and the ways of transfers.
 
-const LABEL = 36; // width of the ranks' labels
-const WIRE = 50; // length of a link
-const SWITCH = 26; // height of the switch between hosts
-const whole = (x) => (x >= 4 ? Math.floor(x) : x); // whole pixels, where there are enough of them: sharp edges
+// In pixels of the screen: on a projector type is larger, and these are not.
+// Width of the ranks' labels.
+const LABEL = 34;
+// Beside labels and chunks.
+const SIDES = 16;
+// Length of a link.
+const WIRE = 50;
+// Height of the switch between hosts.
+const SWITCH = 26;
 const ease = (x) => x * x * (3 - 2 * x);
 const mix = (a, b, x) => a + (b - a) * x;
 
 class Layout {
   // Racks in one row or two, whichever leaves more room for a chunk.
   place(algorithm, width, height) {
-    Object.assign(this, { algorithm, width, height });
+    Object.assign(this, { algorithm, width, height, unit: 1 / zoomOf(this.below) });
+    [this.label, this.wire, this.switch] = [LABEL, WIRE, SWITCH].map((size) => size * this.unit);
     const racks = algorithm.racks.length;
     const [one, two] = [1, 2].map((lines) => this.#fit(lines));
     const fit = racks > 2 && two.room > 1.15 * one.room ? two : one;
     this.pad = fit.cellWidth > 12 ? 2 : fit.cellWidth > 5 ? 1 : 0.4;
     this.cell = { width: fit.cellWidth, height: fit.rowHeight };
-    const rackWidth = Math.min(fit.rackWidth, Math.max(LABEL + 20 + algorithm.chunks * fit.cellWidth, 190));
+    const rackWidth = Math.min(fit.rackWidth, Math.max(this.label + SIDES * this.unit + algorithm.chunks * fit.cellWidth, 190));
     const rackHeight = fit.head + fit.rows * fit.rowHeight + 10;
     const used = fit.across * rackWidth + (fit.across - 1) * fit.gap;
     const left = Math.floor((width - used) / 2);
     const top = Math.round(Math.max(0, (height - fit.lines * rackHeight - fit.wires) / 2));
-    this.line = racks > 1 ? { x: left, y: top + rackHeight + WIRE, width: used, height: SWITCH } : null;
+    this.line = racks > 1 ? { x: left, y: top + rackHeight + this.wire, width: used, height: this.switch } : null;
     this.boxes = algorithm.racks.map((rack, i) => {
       const under = i >= fit.across;
       const x = Math.round(left + (i % fit.across) * (rackWidth + fit.gap));
-      const y = under ? this.line.y + SWITCH + WIRE : top;
+      const y = under ? this.line.y + this.switch + this.wire : top;
       return { ...rack, x, y, width: rackWidth, height: rackHeight, head: fit.head, under, port: under ? y : y + rackHeight };
     });
     this.row = new Float32Array(algorithm.ranks);
@@ -35,13 +41,17 @@ class Layout {
 
   #fit(lines) {
     const { racks, chunks } = this.algorithm;
+    const { unit } = this;
+    // Whole pixels, where there are enough of them: sharp edges.
+    const whole = (x) => (x >= 4 ? Math.floor(x / unit + 1e-3) * unit : x);
     const rows = Math.max(...racks.map((rack) => rack.ranks.length));
     const across = Math.ceil(racks.length / lines);
-    const gap = across > 4 ? 10 : 18;
-    const wires = racks.length > 1 ? lines * WIRE + SWITCH + 2 : 0;
-    const rackWidth = Math.floor((this.width - 1 - (across - 1) * gap) / across); // the last pixel may be half outside
-    const cellWidth = whole(Math.min((rackWidth - LABEL - 20) / chunks, 96));
-    const head = 28 + (cellWidth >= 17 ? 20 : 4);
+    const gap = (across > 4 ? 10 : 18) * unit;
+    const wires = racks.length > 1 ? lines * this.wire + this.switch + 2 : 0;
+    // The last pixel may be half outside.
+    const rackWidth = Math.floor((this.width - 1 - (across - 1) * gap) / across);
+    const cellWidth = whole(Math.min((rackWidth - this.label - SIDES * unit) / chunks, 96));
+    const head = (28 + (cellWidth >= 17 * unit ? 20 : 4)) * unit;
     const rowHeight = whole(Math.min(((this.height - wires) / lines - head - 10) / rows, 96));
     return { lines, rows, across, gap, wires, rackWidth, cellWidth, head, rowHeight, room: Math.min(cellWidth, 0.4 * rowHeight) };
   }
@@ -49,8 +59,9 @@ class Layout {
   // The corner of a chunk.
   at(rank, chunk) {
     const box = this.boxes[this.algorithm.rack[rank]];
-    const free = box.width - LABEL - 20 - this.algorithm.chunks * this.cell.width;
-    return { x: box.x + LABEL + 10 + Math.round(free / 2) + chunk * this.cell.width, y: this.row[rank] };
+    const [sides, left] = [SIDES * this.unit, box.x + this.label];
+    const free = box.width - this.label - sides - this.algorithm.chunks * this.cell.width;
+    return { x: left + sides / 2 + Math.round(free / 2) + chunk * this.cell.width, y: this.row[rank] };
   }
 
   center(rank, chunk) {
@@ -130,7 +141,7 @@ class Layout {
     }
     if (!this.line) return null;
     const link = this.boxes.findIndex((box) => {
-      const [top, bottom] = box.under ? [this.line.y + SWITCH, box.port] : [box.port, this.line.y];
+      const [top, bottom] = box.under ? [this.line.y + this.switch, box.port] : [box.port, this.line.y];
       return y > top && y < bottom && Math.abs(x - (box.x + box.width / 2)) < Math.min(90, box.width / 2);
     });
     return link < 0 ? null : { link };

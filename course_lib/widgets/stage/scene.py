@@ -92,7 +92,7 @@ class Staged:
         `chunk` (uint8, or uint16 where there are more than 256) and `reduce`, whether it is added
         (a bit). `offsets`: the first transfer of each round. A bit by rank and chunk: `own`,
         whether the rank starts with its own contribution there, and `wants`, whether it must end
-        with the `whole` (a bit set for each chunk). `sizes`: bytes of each chunk.
+        with the `whole` (a bit set for each chunk, uint32). `sizes`: bytes of each chunk.
         """
         if not self.played:
             return {"label": self.label, "error": self.error}
@@ -117,7 +117,7 @@ class Staged:
             "reduce": _bits([t.op == "reduce" for _, t in transfers]),
             "own": _bits(np.array(State(schedule).once) != 0),
             "wants": _bits(wants),
-            "whole": [whole(schedule, c) for c in chunks],
+            "whole": np.array([whole(schedule, c) for c in chunks], dtype=np.uint32).tobytes(),
             "clocks": self.clocks,
             "stop": self._stop(),
         }

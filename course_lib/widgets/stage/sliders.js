@@ -1,10 +1,12 @@
 // What the learner can change: workers, hosts, bytes and links, and the button that runs it for real.
 
-const POWERS = Array.from({ length: 17 }, (_, i) => 1024 * 2 ** i); // 1 KiB to 64 MiB
-const RATES = [10, 25, 50, 100, 200, 500, 1e3, 2.5e3, 5e3, 1e4, 1.6e4, 2.5e4, 4e4, 1e5, 2e5, 4e5].map((mbit) => (mbit * 1e6) / 8); // bytes a second
+// 1 KiB to 64 MiB.
+const POWERS = Array.from({ length: 17 }, (_, i) => 1024 * 2 ** i);
+// Bytes a second.
+const RATES = [10, 25, 50, 100, 200, 500, 1e3, 2.5e3, 5e3, 1e4, 1.6e4, 2.5e4, 4e4, 1e5, 2e5, 4e5].map((mbit) => (mbit * 1e6) / 8);
 const SLIDERS = {
-  workers: { label: "workers", title: "Processes that train, one a rank.", stops: Array.from({ length: 31 }, (_, i) => i + 2), show: String },
-  hosts: { label: "hosts", title: "Machines that the workers are spread over.", stops: [1, 2, 3, 4, 5, 6, 7, 8], show: String },
+  workers: { label: "workers", title: "Processes that train, one a rank.", unit: "worker", stops: Array.from({ length: 31 }, (_, i) => i + 2), show: String },
+  hosts: { label: "hosts", title: "Machines that the workers are spread over.", unit: "host", stops: [1, 2, 3, 4, 5, 6, 7, 8], show: String },
   bytes: { label: "message", title: "Bytes of gradients that each worker brings.", stops: POWERS, show: amount },
   between: { label: "between hosts", title: "Speed of the link of each host, each way.", stops: RATES, show: speed },
   inside: { label: "inside a host", title: "Speed of a transfer that stays on its host.", stops: RATES, show: speed },
@@ -19,13 +21,14 @@ class Sliders {
     this.model = model;
     this.inputs = {};
     const form = make(parent, "div", { class: "stage-sliders" });
-    if (!model.get("standalone")) {
+    if (!model.get("standalone") || model.get("most").workers) {
       for (const name of Object.keys(SLIDERS)) this.inputs[name] = this.#slider(form, name);
       this.runner = make(form, "button", { type: "button", class: "stage-run", title: REAL });
       this.runner.addEventListener("click", () => model.send(model.get("busy") ? { stop: true } : { run: true }));
     }
     const note = make(parent, "p", { class: "stage-note" });
     this.said = make(note, "span", { role: "status" });
+    this.extra = make(note, "span", { class: "stage-extra" });
     this.passed = make(note, "span", { "aria-hidden": "true" });
     this.legend = make(parent, "p", { class: "stage-soft stage-legend" });
   }
@@ -83,12 +86,14 @@ class Sliders {
     }
     const settings = this.wanted ?? shown;
     for (const [name, { box, value, input }] of Object.entries(this.inputs)) {
-      const { stops, show } = SLIDERS[name];
+      const { stops, show, unit } = SLIDERS[name];
+      const most = { ...this.model.get("most") };
+      most.hosts = Math.min(most.hosts ?? Infinity, settings.workers);
       const off = (stop) => Math.abs(Math.log(stop / settings[name]));
-      input.max = name === "hosts" ? Math.min(settings.workers, stops.length) - 1 : stops.length - 1;
+      input.max = stops.findLastIndex((stop) => stop <= (most[name] ?? Infinity));
       input.value = stops.reduce((best, stop, i) => (off(stop) < off(stops[best]) ? i : best), 0);
       value.textContent = show(settings[name]);
-      input.setAttribute("aria-valuetext", show(settings[name]));
+      input.setAttribute("aria-valuetext", unit ? counted(settings[name], unit) : show(settings[name]));
       input.disabled = Boolean(fixed) || (name === "between" && settings.hosts === 1);
       box.title = fixed || (name === "between" && input.disabled ? "All workers are on one host." : SLIDERS[name].title);
     }
@@ -100,8 +105,10 @@ class Sliders {
       this.runner.title = this.model.get("busy") ? "End its processes." : REAL;
     }
     this.#count();
-    const alone = this.model.get("standalone") && `${about} This page stands alone: in a notebook, sliders change these settings and run it again.`;
-    this.#say(this.model.get("status") || [pace, alone || fixed].filter(Boolean).join(" "));
+    const alone = this.model.get("standalone") && (this.runner ? about : `${about} This page stands alone: in a notebook, sliders change these settings and run it again.`);
+    const status = this.model.get("status");
+    this.#say(status);
+    this.extra.textContent = status ? "" : [pace, alone || fixed].filter(Boolean).join(" ");
     this.passed.textContent = this.counter ? `: ${((performance.now() - this.begun) / 1000).toFixed(1)} s` : "";
   }
 

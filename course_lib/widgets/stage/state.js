@@ -22,8 +22,10 @@ class Algorithm {
     this.dst = column(data.dst, Uint8Array);
     this.chunk = column(data.chunk, this.chunks > 256 ? Uint16Array : Uint8Array);
     this.count = this.src.length;
-    this.reduce = flags(data.reduce, this.count); // is it added, or does it replace?
+    // Is it added, or does it replace?
+    this.reduce = flags(data.reduce, this.count);
     const cells = this.ranks * this.chunks;
+    this.whole = column(data.whole, Uint32Array);
     this.start = Uint32Array.from(flags(data.own, cells), (own, cell) => (own ? 1 << Math.floor(cell / this.chunks) : 0));
     this.goal = Uint32Array.from(flags(data.wants, cells), (wants, cell) => (wants ? this.whole[cell % this.chunks] : 0));
     this.rounds = this.offsets.length - 1;
@@ -34,7 +36,13 @@ class Algorithm {
     this.rack = this.hosts.map((host) => hosts.indexOf(host));
     this.#read();
     this.#links();
+    // The chunk that is followed.
+    this.followed = null;
     this.use("rounds");
+  }
+
+  follows(chunk) {
+    return this.followed === null || this.followed === chunk;
   }
 
   // What each transfer carries: what its source had at the start of its round.
@@ -108,7 +116,8 @@ class Algorithm {
     }
     this.limit = this.stop?.at[clock] ?? Infinity;
     this.order = Uint32Array.from({ length: this.count }, (_, i) => i).sort((a, b) => this.end[a] - this.end[b] || a - b);
-    this.over = []; // when each round has ended everywhere
+    // When each round has ended everywhere.
+    this.over = [];
     let latest = 0;
     for (let k = 0; k < this.rounds; k++) {
       for (let i = this.offsets[k]; i < this.offsets[k + 1]; i++) latest = Math.max(latest, this.end[i]);
@@ -118,7 +127,8 @@ class Algorithm {
   }
 
   #share(k) {
-    const waiting = {}; // link -> transfers before this one
+    // Link -> transfers before this one.
+    const waiting = {};
     const turns = [];
     for (let i = this.offsets[k]; i < this.offsets[k + 1]; i++) {
       const link = `${this.rack[this.src[i]]} to ${this.rack[this.dst[i]]}`;
@@ -139,11 +149,13 @@ class Algorithm {
   reset() {
     this.once = this.start.slice();
     this.twice = new Uint32Array(this.once.length);
-    this.from = new Int32Array(this.once.length).fill(-1); // the transfer that came last into each cell
+    // The transfer that came last into each cell.
+    this.from = new Int32Array(this.once.length).fill(-1);
     Object.assign(this, this.#carry(() => 0));
     this.landed = 0;
     this.now = 0;
-    this.changed = null; // every cell
+    // Every cell.
+    this.changed = null;
   }
 
   #land(i) {
@@ -185,8 +197,12 @@ class Algorithm {
 
   // Those that come next, when nothing is under way.
   next() {
-    const k = this.over.findIndex((moment) => moment > this.now);
-    return k < 0 ? [] : Array.from({ length: this.offsets[k + 1] - this.offsets[k] }, (_, j) => this.offsets[k] + j);
+    return this.roundsDone < this.rounds ? this.sent(this.roundsDone) : [];
+  }
+
+  // The transfers of round k.
+  sent(k) {
+    return Array.from({ length: this.offsets[k + 1] - this.offsets[k] }, (_, j) => this.offsets[k] + j);
   }
 
   get stopped() {
@@ -217,7 +233,14 @@ class Algorithm {
   }
 
   name(rank) {
-    return rank < this.workers ? `rank ${rank}` : `server ${rank - this.workers}`;
+    return this.names([rank]);
+  }
+
+  kind = (ranks) => (ranks[0] < this.workers ? "rank" : "server");
+
+  names(ranks) {
+    const first = this.kind(ranks) === "rank" ? 0 : this.workers;
+    return numbered(this.kind(ranks), ranks.map((rank) => rank - first).sort((a, b) => a - b));
   }
 
   // When the picture of it stands still: at its end, or where it breaks.

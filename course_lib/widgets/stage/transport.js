@@ -2,8 +2,8 @@
 
 const CLOCKS = {
   rounds: ["rounds", "Every round takes equally long: it shows what happens, not when."],
-  simulated: ["simulated time", "Times from the model of the links below."],
-  measured: ["time of the real run", "Times from the real processes that carried it out, measured or emulated."],
+  simulated: ["simulated", "Times from the model of the links below."],
+  measured: ["measured", "Times from the real processes that carried it out, measured or emulated."],
 };
 const REAL_TIME = "Times are those of the quickest call; a call that was recorded shows how its transfers share them.";
 const ICONS = {
@@ -15,7 +15,7 @@ const ICONS = {
 };
 
 class Transport {
-  // `act`: what to do on first, back, play, next, clock(name), speed(x), scrub(part), scrubbed.
+  // `act`: what to do on first, back, play, next, clock(name), speed(x), follow(chunk), scrub(part), scrubbed.
   constructor(parent, act) {
     this.act = act;
     this.tracks = make(parent, "div", { class: "stage-tracks" });
@@ -28,14 +28,18 @@ class Transport {
     const clocks = make(row, "div", { class: "stage-clocks", role: "radiogroup", "aria-label": "clock" });
     this.clocks = Object.entries(CLOCKS).map(([name, [label]]) => {
       const choice = make(clocks, "button", { type: "button", role: "radio" }, label);
+      if (name !== "rounds") make(choice, "span", { class: "stage-extra" }, " time");
       choice.addEventListener("click", () => act.clock(name));
       return { name, choice };
     });
-    const rate = make(row, "label", { class: "stage-speed" }, "speed ");
+    const rate = make(row, "label", { class: "stage-speed" });
     this.rate = make(rate, "select", { "aria-label": "speed" });
     for (const x of [0.25, 0.5, 1, 2, 4]) make(this.rate, "option", { value: x }, `${x}×`);
     this.rate.addEventListener("change", () => act.speed(Number(this.rate.value)));
-    this.pace = ""; // how much slower than in reality it is shown, in words
+    this.chunk = make(make(row, "label", { class: "stage-speed" }), "select", { "aria-label": "follow a chunk", title: "Follow a chunk through all rounds; so does a click on it (end: Escape)" });
+    this.chunk.addEventListener("change", () => act.follow(this.chunk.value === "" ? null : Number(this.chunk.value)));
+    // How much slower than in reality it is shown, in words.
+    this.pace = "";
   }
 
   #button(parent, icon, label) {
@@ -54,6 +58,8 @@ class Transport {
       choice.title = choice.disabled ? missing : CLOCKS[name][1];
     }
     this.rate.value = rate;
+    const chunks = Math.max(0, ...algorithms.map((a) => a.chunks));
+    if (this.chunk.length !== chunks + 1) this.chunk.replaceChildren(new Option("follow", ""), ...Array.from({ length: chunks }, (_, i) => new Option(`chunk ${i}`, i)));
     const real = clock === "measured" ? ` ${REAL_TIME}` : "";
     this.pace = clock === "rounds" || !total ? "" : `${seconds(total)} are shown in ${lasts.toPrecision(2)} s.${real}`;
     Object.assign(this, { clock, total });

@@ -24,15 +24,18 @@ const seconds = (s) => {
   return `${value >= 100 ? value.toFixed(0) : value.toPrecision(3)} ${unit}`;
 };
 
-const ranksText = (set) => {
-  const ranks = bits(set);
+// Numbers in order, after what they number: "chunk 3", "ranks 0–3, 6".
+const numbered = (word, numbers) => {
   const runs = [];
-  for (const rank of ranks) {
-    if (runs.length && runs.at(-1)[1] === rank - 1) runs.at(-1)[1] = rank;
-    else runs.push([rank, rank]);
+  for (const number of numbers) {
+    if (runs.length && runs.at(-1)[1] === number - 1) runs.at(-1)[1] = number;
+    else runs.push([number, number]);
   }
-  return `${ranks.length === 1 ? "rank" : "ranks"} ${runs.map(([a, b]) => (a === b ? a : b === a + 1 ? `${a}, ${b}` : `${a}–${b}`)).join(", ")}`;
+  return `${word}${numbers.length === 1 ? "" : "s"} ${runs.map(([a, b]) => (a === b ? a : b === a + 1 ? `${a}, ${b}` : `${a}–${b}`)).join(", ")}`;
 };
+
+const ranksText = (set) => numbered("rank", bits(set));
+const counted = (n, word) => `${n} ${word}${n === 1 ? "" : "s"}`;
 
 const clockTime = (clock, moment) => (clock === "rounds" ? `round ${moment.toFixed(1)}` : seconds(moment));
 
@@ -42,6 +45,66 @@ const summary = (a) => {
   const { full, wanted } = a.complete;
   const where = a.stopped ? `stopped: ${a.stop.text}` : `after ${a.roundsDone} of ${a.length} rounds`;
   return `${a.label}, ${where}: ${full} of ${wanted} chunks complete.`;
+};
+
+// Round k in a sentence; if a chunk is followed, where that goes.
+const sentence = (a, k) => {
+  if (k >= a.rounds) return `After all ${counted(a.length, "round")}: ${a.complete.full} of ${a.complete.wanted} chunks complete.`;
+  const pairs = {};
+  for (const i of a.sent(k)) {
+    if (!a.follows(a.chunk[i])) continue;
+    const pair = (pairs[[a.src[i], a.dst[i]]] ??= { src: a.src[i], dst: a.dst[i], chunks: [], adds: [], away: a.crosses(i) });
+    pair.chunks.push(a.chunk[i]);
+    pair.adds.push(a.reduce[i]);
+  }
+  const list = Object.values(pairs);
+  return `Round ${k}: ${!list.length ? `chunk ${a.followed} is not sent` : a.followed === null ? roundText(a, list) : wayText(a, list)}.`;
+};
+
+// What becomes of what is sent: "which adds it", "which keep them".
+const fate = (list, singular, many) => {
+  const adds = list.flatMap((pair) => pair.adds);
+  const verbs = ["keep", "add"].filter((_, add) => adds.includes(add));
+  return `which ${verbs.map((verb) => verb + (singular ? "s" : "")).join(" or ")} ${many ? "them" : "it"}`;
+};
+
+const ends = (list) => ["src", "dst"].map((end) => [...new Set(list.map((pair) => pair[end]))]);
+
+const wayText = (a, list) => {
+  const [from, to] = ends(list);
+  const groups = Object.values(Object.groupBy(list, (pair) => (from.length <= to.length ? pair.src : pair.dst)));
+  const ways = groups.slice(0, 3).map((group) => `from ${ends(group).map((ranks) => a.names(ranks)).join(" to ")}`);
+  const more = groups.length > 3 ? `, and ${groups.length - 3} more` : "";
+  return `chunk ${a.followed} goes ${ways.join(", ")}${more}, ${fate(list, to.length === 1, false)}`;
+};
+
+// Who sends what to whom, and one transfer as an example, for which a projector has no room.
+const roundText = (a, list) => {
+  const [from, to] = ends(list);
+  const chunks = [...new Set(list.flatMap((pair) => pair.chunks))];
+  const sizes = new Set(list.map((pair) => pair.chunks.length));
+  const most = Math.max(...sizes);
+  const alike = chunks.length === 1 || list.length === 1;
+  const what = alike ? numbered("chunk", chunks) : sizes.size > 1 ? `up to ${most} chunks` : most > 1 ? `${most} chunks` : "one chunk";
+  const whom = to.length === 1 ? a.name(to[0]) : receivers(a, list, to, list.length / from.length);
+  const main = `${senders(a, from, to)} ${what} to ${whom}, ${fate(list, !/^\d|s$/.test(whom), most > 1)}`;
+  if (projecting() || list.length === 1 || (alike && Math.min(from.length, to.length) === 1)) return main;
+  const { src, dst, chunks: some } = list.find((pair) => pair.away) ?? list[0];
+  return `${main}; ${a.name(src)} sends ${numbered("chunk", some)} to ${a.name(dst)}`;
+};
+
+const senders = (a, from, to) => {
+  const every = from.length === a.workers ? "every" : from.length === a.workers - 1 && to.length === 1 ? "every other" : "";
+  return from.length === 1 ? `${a.name(from[0])} sends` : every ? `${every} rank sends` : `${counted(from.length, a.kind(from))} each send`;
+};
+
+// `each`: receivers of a sender.
+const receivers = (a, list, to, each) => {
+  const kind = a.kind(to);
+  if (each > 1) return each === a.workers - 1 ? `every other ${kind}` : Number.isInteger(each) ? counted(each, kind) : `other ${kind}s`;
+  if (list.length > 2 && list.every(({ src, dst }) => (src + 1) % a.workers === dst)) return "the next rank";
+  const away = a.racks.length > 1 ? list.filter((pair) => pair.away).length : NaN;
+  return away === list.length ? `a ${kind} of another host` : away === 0 ? `a ${kind} of the same host` : `another ${kind}`;
 };
 
 // What is under the pointer: a transfer on its way, a host's links, or a chunk. The first line is the heading.
