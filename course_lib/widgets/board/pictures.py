@@ -135,7 +135,8 @@ def sides(view: View, prefix: str) -> Markup:
 def _entrant(view: View, number: int, about: str = "") -> Markup:
     """The name of an entrant beside a sample of its line."""
     line = element("svg", svg.entrant_line(number, 1, 8), width=40, height=16, aria_hidden="true")
-    return element("header", line, element("b", view.sides[number].label), element("span", about))
+    words = element("b", view.sides[number].label), element("span", about, title=about)
+    return element("header", line, words)
 
 
 def _block(view: View, number: int, prefix: str, whole: Whole | None = None) -> Markup:
@@ -148,7 +149,8 @@ def _block(view: View, number: int, prefix: str, whole: Whole | None = None) -> 
         zero = side.digest.zero if math.isfinite(side.digest.zero) else 0.0
         window = TimeWindow(zero + begin, zero + end, zero)
         lanes = view.lanes_in(side, window, COLUMNS * windows)
-    figures = element("p", side.summary(explained=True), class_="lk-figures")
+    summary = side.summary(explained=True)
+    figures = element("p", summary, class_="lk-figures", title=summary)
     parts = [
         (_entrant(view, number, side.about()), figures) if many else None,
         [_row(lane, prefix, windows) for lane in lanes],

@@ -131,7 +131,7 @@ class Side:
 
     def about(self) -> str:
         """Name its framework and, unless it goes on, its state, with its own time."""
-        after = f" after {self.seconds:.1f} s" if self.seconds and not self.active else ""
+        after = f", {self.seconds:.1f} s" if self.seconds and not self.active else ""
         state = "" if self.state == "running" else f" \u00b7 {self.state}{after}"
         return f"{self.spec.framework}{state}"
 
