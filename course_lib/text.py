@@ -43,9 +43,14 @@ def count(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def a(noun: str) -> str:
+    """A noun, or the name of a type, with its article: "a list", "an int", "an ndarray"."""
+    return f"{'an' if noun.startswith(('nd', *'aeioAEIO')) else 'a'} {noun}"
+
+
 def kind_of(value: object) -> str:
     """Name what a function returned: "a list", or "nothing" for None."""
-    return "nothing" if value is None else f"a {type(value).__name__}"
+    return "nothing" if value is None else a(type(value).__name__)
 
 
 def round_up(value: float, digits: Sequence[float] = (1, 2, 5, 10)) -> float:

@@ -6,6 +6,7 @@ training loop.
 """
 
 import contextlib
+import itertools
 import pkgutil
 import time
 from collections import Counter
@@ -18,6 +19,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.errors import SpecError
 from course_lib.exchange import PATIENCE, Communicator
 from course_lib.network.layout import Wires
+from course_lib.record.beats import bits, calling_line
 from course_lib.record.events import Dropped, Metric, Phase, Read, Recorder, Update, clock
 from course_lib.record.rundir import RunDir
 from course_lib.spec.fields import STEADY, Jitter
@@ -113,8 +115,18 @@ class Task:
         self._groups[name] += 1
         directory = self.files.meetings / f"{name}-{self._groups[name]}"
         links = Wires(self.files.wires) if self.files.wires.exists() else None
-        rank = members.index(self.name)
-        joined = Communicator(rank, hosts, directory, record, patience, self.address, links)
+        ranks = bits(self.spec.tasks.index(task) for task in members[: len(hosts)])
+        calls = itertools.count(1)
+
+        def entered(what: str, size: int, about: str) -> Callable[[], None]:
+            needs = ranks if what.startswith("all_reduce") else 0
+            call = next(calls), self.rank, ranks, needs, size, directory.name, about, calling_line()
+            self.beat(-1 if self.step is None else self.step, what, clock(), *call)
+            return lambda: self.enter(self.doing)
+
+        # a learner's code may leave a call out on some ranks
+        options = record, patience, self.address, links, entered if self.spec.own else None
+        joined = Communicator(members.index(self.name), hosts, directory, *options)
         self._joined.append(joined)
         return joined
 

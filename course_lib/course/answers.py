@@ -51,8 +51,17 @@ class Verdict:
         return self.state == "passed"
 
     def __repr__(self) -> str:
-        text = f"{self.task}: {self.state}.\n{self.text}"
-        return f"{text}\n\n{self.hint}" if self.hint else text
+        text, (lesson, _, heading) = f"{self.task}: {self.state}.", self.section.partition("#")
+        where = f"Lesson {lesson[:2]} explains this: {heading} (notebooks/{lesson}.ipynb)"
+        return "\n\n".join(filter(None, [f"{text}\n{self.text}", self.hint, heading and where]))
+
+    @property
+    def section(self) -> str:
+        """The section of a lesson to read where an answer is not right yet, as an `ExerciseTask`
+        has it; else "".
+        """
+        tasks = sets().values() if self.state == "not yet" else ()
+        return next((task.section for each in tasks for task in each if task.name == self.task), "")
 
     def _repr_html_(self) -> str:
         from course_lib.course.cards import card  # widgets take long to import
@@ -71,6 +80,7 @@ class ExerciseTask:
 
     `ready_made`: the full name of each function, class or module that would do the task for the
     learner, and what it is in words. An answer that is right but calls one is not passed.
+    `section`: the section of a lesson that explains it, "03_synchronous_training#Explain".
     """
 
     name: str
@@ -79,6 +89,7 @@ class ExerciseTask:
     judge: Callable[[str, Answer], Verdict]
     ready_made: Mapping[str, str] = field(default_factory=dict)
     points: int = 10
+    section: str = ""
 
 
 class Unusable(Exception):

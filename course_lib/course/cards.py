@@ -45,7 +45,9 @@ STYLE = page.asset("cards/verdict.css")
 
 
 def card(verdict: Any, hints: Sequence[str]) -> str:
-    """The HTML of a `Verdict`: the diagnosis, a picture, all else in it, and the task's hints."""
+    """The HTML of a `Verdict`: the diagnosis, a picture, all else in it, the task's hints, and a
+    link to the lesson.
+    """
     color, sign = MARKS[verdict.state]
     stroke = {"fill": "none", "stroke": "white", "stroke_width": 2.5, "stroke_linecap": "round"}
     parts = element("circle", cx=12, cy=12, r=11, fill=color), element("path", d=sign, **stroke)
@@ -73,6 +75,10 @@ def _inside(verdict: Any, hints: Sequence[str]) -> Iterator[Markup]:
         for number, each in reversed([*enumerate(hints, 1)]):
             inner = [_unfold(f"Hint {number} of 3", element("pre", *_code(each)), *inner)]
         yield from inner
+    if verdict.section:
+        lesson, _, heading = verdict.section.partition("#")
+        link = f"../notebooks/{lesson}.ipynb#{heading.replace(' ', '-')}"  # JupyterLab's anchor
+        yield element("p", f"Lesson {lesson[:2]} explains this: ", element("a", heading, href=link))
 
 
 def _picture(shown: Schedule | Trace | None, alt: str) -> Iterator[Markup]:

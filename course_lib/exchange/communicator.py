@@ -48,8 +48,9 @@ class Communicator:
 
     `record` is called with a `Message` for each transfer that this rank receives. `patience`: how
     many seconds it waits for a rank that gives no sign of life. `wires`: the links between hosts,
-    if this exchange imposes them itself; they are closed with the group. Only one thread at a time
-    may use it.
+    if this exchange imposes them itself; they are closed with the group. `entered` is called with
+    each call that is made: what it does, its size in bytes and its array in words; what it returns
+    is called when the call is over. Only one thread at a time may use it.
     """
 
     def __init__(
@@ -61,8 +62,9 @@ class Communicator:
         patience: float = PATIENCE,
         address: str = "127.0.0.1",
         wires: Wires | None = None,
+        entered: Callable[[str, int, str], Callable[[], None]] | None = None,
     ) -> None:
-        self.rank, self.place = rank, tuple(place)
+        self.rank, self.place, self._entered = rank, tuple(place), entered
         self._group = Group(Meeting(Path(directory), rank, self.place, address), patience, wires)
         self.record = record
         self._calls: dict[tuple[int, int, np.dtype, bool], Call] = {}
@@ -154,9 +156,14 @@ class Communicator:
         return self._segment
 
     def _carry_out(self, call: Call, mine: np.ndarray | None) -> None:
+        what = f"{call.schedule.kind} by {call.schedule.name}"
+        size, about = call.length * call.dtype.itemsize, f"({call.length},) {call.dtype}"
+        leave = self._entered(what, size, about) if self._entered else None
         execution = _Execution(self._group, call, mine, self._segment_for(call), self._spares)
         with self._blame():
             execution.run(self.record)
+        if leave:
+            leave()
 
     @contextlib.contextmanager
     def _blame(self) -> Iterator[None]:

@@ -17,9 +17,11 @@ calls there. A message from rank 0 to rank 1 matches by order as well, in the gr
 import itertools
 import mmap
 import struct
+import sys
 from collections import defaultdict
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any, NamedTuple
 
 from course_lib.activity import Activity
@@ -28,9 +30,10 @@ KEPT = 16  # the latest calls of collectives that are kept of each task
 # A slot has a record of what is no call, and those of the latest calls. A record lies between two
 # counts, which differ while it is being written; what was entered last has the highest.
 _PHASE = struct.Struct("<Q q40sd Q")
-_CALL = struct.Struct("<Q q40sd qqQq 32s48s64s Q")
+_CALL = struct.Struct("<Q q40sd qqQQq 32s48s64s Q")
 _SLOT = _PHASE.size + KEPT * _CALL.size
 _CALLS = range(_PHASE.size, _SLOT, _CALL.size)  # where they lie in a slot
+_PACKAGE = str(Path(__file__).parents[1])
 
 
 class Beat(NamedTuple):
@@ -38,10 +41,11 @@ class Beat(NamedTuple):
     first beat).
 
     `what`: read, compute, reduce, ... in a `step` (-1 before the first); "" between them. Or a call
-    of torch.distributed by a learner's own code, such as "broadcast from rank 0". Of such a call:
-    its `number` among those of its `group` (from 1; 0 if this is no call), the task's `rank`, its
-    `members` as bits (1 << rank), the `size` of the tensor in bytes (0 where ranks may differ);
-    more `about` it, such as "(10, 4) float32", and `where` it was made, such as "train.py:17".
+    of a collective by a learner's own code, such as "broadcast from rank 0". Of such a call: its
+    `number` among those of its `group` (from 1; 0 if this is no call), the task's `rank`, as bits
+    (1 << rank) the `members` of the group and those that the call surely `needs`, the `size` of the
+    tensor in bytes (0 where ranks may differ); more `about` it, such as "(10, 4) float32", and
+    `where` it was made, such as "train.py:17".
     """
 
     step: int = -1
@@ -50,6 +54,7 @@ class Beat(NamedTuple):
     number: int = 0
     rank: int = -1
     members: int = 0
+    needs: int = 0
     size: int = 0
     group: str = ""
     about: str = ""
@@ -86,9 +91,8 @@ class Beats:
         def write(step: int, what: str, since: float, number: int = 0, *call: Any) -> None:
             count, name = next(counts), what.encode()
             if number:
-                rank, members, size, *texts = call
-                facts = number, rank, members, size, *map(str.encode, texts)
-                memory[next(calls)] = _CALL.pack(count, step, name, since, *facts, count)
+                facts = *call[:4], *map(str.encode, call[4:])
+                memory[next(calls)] = _CALL.pack(count, step, name, since, number, *facts, count)
             else:
                 memory[phase] = _PHASE.pack(count, step, name, since, count)
 
@@ -132,8 +136,27 @@ def _beat(count: int, *fields: Any) -> Beat:
     return Beat(*plain) if count else Beat()
 
 
+def bits(ranks: Iterable[int]) -> int:
+    """Ranks as bits; those from 64 on have none."""
+    return sum(1 << rank for rank in ranks if rank < 64)
+
+
+def calling_line(*libraries: str) -> str:
+    """The line of the learner's code that makes a call, "train.py:17"; "" if there is none.
+    `libraries`: folders and files, beside this package, in which no code of a learner lies.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame and frame.f_code.co_filename.startswith((_PACKAGE, *libraries)):
+        frame = frame.f_back
+    if not frame:
+        return ""
+    file, line = frame.f_code.co_filename, frame.f_lineno
+    return f"line {line} of a cell" if "ipykernel_" in file else f"{Path(file).name}:{line}"
+
+
 # --- calls that never end ---
 
+ANY = "any rank"  # from which a message may come
 CURE = "All ranks of a group must make the same calls in the same order, with the same sizes"
 BACKWARD, DDP, FSDP = "the all-reduce of its backward pass", "DDP's ", "FSDP's "
 # how a call is named that a wrapper of the model makes -> the cure where a rank has returned
@@ -162,7 +185,13 @@ def endless(
     tasks |= {call.rank: task for task, kept in calls.items() for call in kept}
     waits = {task: _missing(call, tasks, calls, over) for task, call in inside.items()}
     stuck = set(waits)
-    while free := {t for t in stuck if not any(m in stuck or m in over for m in waits[t])}:
+
+    def blocked(task: str) -> bool:
+        """A message from any rank comes if one of them is not stuck."""
+        lost = [other in stuck or other in over for other in waits[task]]
+        return any(lost) and (all(lost) or ANY not in inside[task].group)
+
+    while free := {task for task in stuck if not blocked(task)}:
         stuck -= free
     never = {task: call for task, call in inside.items() if task in stuck}
     gone = {m: _returned(call) for task, call in never.items() for m in waits[task] if m in over}
@@ -201,15 +230,23 @@ def _missing(
     call: Beat, tasks: Mapping[int, str], calls: Mapping[str, Sequence[Beat]], over: Collection[str]
 ) -> list[str]:
     """The tasks that a call waits for and that have not come to it. Nobody surely waits for those
-    who receive a broadcast, but if one has returned before, some rank waits for ever.
+    who receive a broadcast, but if one has returned before, some rank waits for ever. A message
+    from any rank is on its way if they have sent as many as were received.
     """
-    latest = {
-        task: max((c.number for c in calls[task] if c.group == call.group), default=0)
-        for task in tasks.values()
-    }
+    latest, others = dict[str, int](), call.members & ~(1 << call.rank)
+    whole = {task for task, kept in calls.items() if len(kept) < KEPT}  # none is forgotten
+    for rank, task in tasks.items():
+        group = call.group.replace(ANY, f"{rank}")
+        latest[task] = max((c.number for c in calls[task] if c.group == group), default=0)
+    if ANY in call.group:
+        on_its_way = sum(latest.values()) >= call.number
+        return [] if on_its_way else [task for r, task in tasks.items() if others >> r & 1]
     return [
         task
         for rank, task in tasks.items()
         if latest[task] < call.number
-        and (call.members >> rank & 1 or (latest[task] and task in over))
+        and (
+            call.needs >> rank & 1
+            or (others >> rank & 1 and task in over and (latest[task] or task in whole))
+        )
     ]

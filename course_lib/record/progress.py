@@ -10,11 +10,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from shutil import get_terminal_size
 from typing import Any
 
 from course_lib.errors import Interrupted
 from course_lib.notebook.shell import running
+from course_lib.record.events import ACTIVE
 
 AFTER = 2.0  # seconds
 EVERY = 0.5
@@ -73,11 +75,21 @@ class Line:
             self._put(self._says(), True)
 
 
-def of_run(run: Any, name: str = "") -> Callable[[], str]:
-    """The text of a line about a live run: see `how_far`, and for how long it was waited for."""
-    name = name or run.spec.strategy
+def of_run(
+    run: Any, name: str = "", seconds: Callable[[Any], float] = attrgetter("seconds")
+) -> Callable[[], str]:
+    """The text of a line about a live run: see `how_far`. While it goes on, with the time for which
+    it was waited for; then with its own `seconds`, by its digest those until its last event.
+    """
+    name = (name or run.spec.strategy).replace("<lambda>()", "your function").removesuffix("()")
     began = time.monotonic()
-    return lambda: how_far(run, name, f" after {time.monotonic() - began:.0f} s")
+
+    def says() -> str:
+        if run.state in ACTIVE:
+            return how_far(run, name, f" after {time.monotonic() - began:.0f} s")
+        return how_far(run, name, f" after {seconds(run.digest):.1f} s")
+
+    return says
 
 
 def how_far(run: Any, name: str, took: str = "") -> str:

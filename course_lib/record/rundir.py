@@ -46,6 +46,7 @@ from course_lib.record import pickles
 from course_lib.record.events import Lifecycle, from_lines
 from course_lib.record.files import leave, opened, read, read_lines, whole
 from course_lib.spec.run_spec import RunSpec
+from course_lib.text import kind_of
 
 Network = Literal["hosts", "private", "loopback", "nodes"]
 """The network of a run. `hosts`: each task has an address of its own, on one of several hosts.
@@ -286,7 +287,7 @@ class RunDir:
             content = cloudpickle.dumps(value)
         except Exception as error:
             raise TypeError(
-                f"its function returned a {type(value).__name__}, which cannot be sent back "
+                f"its function returned {kind_of(value)}, which cannot be sent back "
                 f"({error}); return numbers, strings, lists or arrays"
             ) from None
         leave(self._task(task) / "value.pickle", content)

@@ -5,6 +5,7 @@ process started the run.
 import contextlib
 import json
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from course_lib.record.events import ACTIVE
 from course_lib.record.export import Result
 from course_lib.record.files import read
 from course_lib.record.reality import Reality, reality
-from course_lib.record.rundir import RunDir, TaskError
+from course_lib.record.rundir import RunDir, TaskError, runs
 from course_lib.record.standstill import Monitor, Pulse
 from course_lib.record.tensorboard import save_tensorboard
 from course_lib.record.trace import Trace
@@ -41,7 +42,7 @@ class SavedRun(RunDir):
             self._digest, self._trace = Digest(self.spec), Trace.of_run(self)
         except (OSError, ValueError) as error:
             allowed = f"the directory of a run of this version ({error})"
-            raise SpecError("run_dir", str(run_dir), allowed) from None
+            raise SpecError("run_dir", str(run_dir), _missing(self.path) or allowed) from None
 
     @property
     def trace(self) -> Trace:
@@ -104,6 +105,19 @@ def outcome(run: RunDir, states: Mapping[str, str]) -> str:
     return "finished" if over else "stopped"
 
 
+def _missing(path: Path) -> str:
+    """Say that a path does not exist, and which runs are near it; "" if it does."""
+    with contextlib.suppress(OSError, ValueError):
+        if path.exists():
+            return ""
+        beside = any(RunDir(each).holds_run for each in path.parent.glob("*/"))
+        folder = path.parent if beside else runs()
+        near = get_close_matches(path.name, [each.name for each in folder.glob("*/")], 3, 0.0)
+        has = f"; {folder} has {', '.join(near)}" if near else ""
+        return f"it does not exist{has}; lockstep runs lists the runs that are kept"
+    return ""
+
+
 def first_failure(run: RunDir, digest: Digest) -> TaskFailed:
     """The first failure of a run, which caused all others. It is found among the errors that tasks
     left and the deaths that the supervisor saw; an error that only tells of the loss of another
@@ -145,7 +159,7 @@ def saved_runs(path: Path | str) -> dict[str, SavedRun]:
         inside = sorted(p for p in path.glob("*/") if RunDir(p).holds_run)
     if not inside:
         allowed = "the directory of a run, or of a race with its runs in it"
-        raise SpecError("run_dir", str(path), allowed)
+        raise SpecError("run_dir", str(path), _missing(path) or allowed)
     return {
         p.name.partition("-")[2] if p.name[:1].isdigit() else p.name: SavedRun(p) for p in inside
     }

@@ -14,7 +14,7 @@ from course_lib.cluster.run import START, Prepared, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.hardware import Reason
 from course_lib.record.events import clock
-from course_lib.record.progress import Line, of_run
+from course_lib.record.progress import Line
 from course_lib.spec.run_spec import RunSpec
 from course_lib.workloads.layers import Sketch
 from course_lib.workloads.workload import Workload
@@ -76,7 +76,8 @@ def tried(spec: RunSpec, role: str = "sketch", workers: int = 1) -> Any:
         same |= {"strategy": f"{role}()", "trace": False, "run_dir": Path(place, "run")}
         alone, machine = RunSpec(**same, workers=workers).complete(), hardware.probe()
         run = Run(Prepared(alone, machine, hardware.plan(alone, machine), roles), clock())
-        with run, Line(of_run(run, f"The trial of {spec.workload}")):
+        began, on = clock(), "one worker" if workers == 1 else f"{workers} workers"
+        with run, Line(lambda: f"trying out {spec.workload} on {on}, {clock() - began:.0f} s"):
             try:
                 return run.wait(START).values["worker:0"]
             except TaskFailed as failure:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Verdict
+from course_lib.text import a
 
 from . import ready_made
 from .processes import World
@@ -83,6 +84,7 @@ SHARD = ExerciseTask(
     hints=SHARD_HINTS,
     judge=judge_shard,
     ready_made=ready_made.SAMPLER,
+    section="02_global_batch#Change: everybody reads the same",
 )
 
 # --- reshuffle: another order in each epoch, the same on all ranks ---
@@ -192,6 +194,7 @@ RESHUFFLE = ExerciseTask(
     hints=RESHUFFLE_HINTS,
     judge=judge_reshuffle,
     ready_made=ready_made.SAMPLER,
+    section="02_global_batch#Change: everybody reads the same",
 )
 
 # --- uneven_mean: the mean over all examples, from means over uneven shards ---
@@ -259,11 +262,11 @@ def mean_complaint(world: World) -> Complaint | None:
         case = f"{world.workers} ranks with {', '.join(map(str, counts))} examples"
         for rank, (_, _, got, kind, _) in enumerate(each):
             if kind != "Tensor":
-                missing = "nothing: is `return` missing?" if kind == "NoneType" else f"a {kind}."
+                missing = "nothing: is `return` missing?" if kind == "NoneType" else f"{a(kind)}."
                 return f"It returns {missing}", "Return the mean gradient, a tensor."
             if means.near(got, want):
                 continue
-            text = f"{case}: rank {rank} has not the mean over all {counts.sum()} examples."
+            text = f"{case}: rank {rank} does not have the mean over all {counts.sum()} examples."
             return text, mean_mistake(np.array(got), g, counts, rank, world.workers)
         size, handed = 4 * len(want), [rank[-1] for rank in each]
         if wrong := unsent(world, "The mean is", handed, size) or unthrifty(
@@ -318,6 +321,7 @@ MEAN = ExerciseTask(
     hints=MEAN_HINTS,
     judge=judge_mean,
     ready_made=ready_made.AVERAGING,
+    section="02_global_batch#Change: uneven shares",
 )
 
 # --- accumulate: many micro-batches, one step ---
@@ -431,8 +435,8 @@ def accumulate_complaint(world: World) -> Complaint | None:
         )
         if not means.near(got, want):
             text = (
-                f"{world.workers} ranks, {many} micro-batches: rank {rank} has not the gradient of"
-                " one large batch."
+                f"{world.workers} ranks, {many} micro-batches: rank {rank} does not have the"
+                " gradient of one large batch."
             )
             return text, accumulate_mistake(np.array(got), world, rank)
     size, handed = 4 * len(world.values[0][2]), [all_of_it for *_, all_of_it in world.values]
@@ -541,6 +545,7 @@ ACCUMULATE = ExerciseTask(
     hints=ACCUMULATE_HINTS,
     judge=judge_accumulate,
     ready_made=ready_made.AVERAGING,
+    section="02_global_batch#Accumulation: a large batch on a small device",
 )
 
 TASKS = (SHARD, RESHUFFLE, MEAN, ACCUMULATE)

@@ -79,7 +79,8 @@ def start_complaint(world: World) -> Complaint | None:
         wrong = [k for k, t in enumerate(after) if not means.near(t, first[k])]
         if wrong:
             k = wrong[0]
-            text = f"{world.workers} ranks: rank {rank} has not {STATE[k]} of rank 0."
+            other = "that of rank 0" if rank else "what it was"
+            text = f"{world.workers} ranks: on rank {rank}, {STATE[k]} differs from {other}."
             return text, start_mistake(wrong, after[k], k, rank, befores)
         if not all(same):
             k = same.index(False)
@@ -136,7 +137,12 @@ def judge_start(task: str, answer: Any) -> Verdict:
 
 
 SAME_START = ExerciseTask(
-    "same_start", "my_broadcast", START_HINTS, judge_start, ready_made.AVERAGING
+    "same_start",
+    "my_broadcast",
+    START_HINTS,
+    judge_start,
+    ready_made.AVERAGING,
+    section="03_synchronous_training#Are the replicas still equal?",
 )
 
 # --- average: one gradient, in place ---
@@ -210,7 +216,14 @@ def judge_average(task: str, answer: Any) -> Verdict:
     return judged(task, found, average_complaint, said)
 
 
-AVERAGE = ExerciseTask("average", "my_average", AVERAGE_HINTS, judge_average, ready_made.AVERAGING)
+AVERAGE = ExerciseTask(
+    "average",
+    "my_average",
+    AVERAGE_HINTS,
+    judge_average,
+    ready_made.AVERAGING,
+    section="03_synchronous_training#Is it the same training?",
+)
 
 # --- data_parallel and awkward: the class ---
 
@@ -475,7 +488,7 @@ def step_complaint(
                 " before the all-reduce.",
             )
         if not means.near(have, g.mean(0)):
-            text = f"{where} has not the mean of all ranks' gradients."
+            text = f"{where} does not have the mean of all ranks' gradients."
             return text, class_mistake(np.array(have), g, len(used), rank, k, step, got, alone)
     return None
 
@@ -532,6 +545,7 @@ DATA_PARALLEL = ExerciseTask(
     CLASS_HINTS,
     partial(judge_class, False),
     ready_made.AVERAGING,
+    section="03_synchronous_training#Who applies the update?",
 )
 AWKWARD = ExerciseTask(
     "awkward_model",
@@ -539,6 +553,7 @@ AWKWARD = ExerciseTask(
     AWKWARD_HINTS,
     partial(judge_class, True),
     ready_made.AVERAGING,
+    section="03_synchronous_training#Is it the same training?",
 )
 
 TASKS = (SAME_START, AVERAGE, DATA_PARALLEL, AWKWARD)

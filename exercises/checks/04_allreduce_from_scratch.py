@@ -64,6 +64,7 @@ REDUCE_TO_ONE = ExerciseTask(
         judge, budget=over_reduce_to_one, spent="2 rounds, with P-1 messages in each of them"
     ),
     ready_made=ready_made.LIBRARY,
+    section="04_all_reduce#Run",
 )
 
 # --- ring: the chunked ring ---
@@ -269,6 +270,7 @@ RING = ExerciseTask(
         known=(whole_buffers, same_chunk, strays),
     ),
     ready_made=ready_made.LIBRARY,
+    section="04_all_reduce#Spread the load",
 )
 
 # --- tree: a tree with a mistake in it, to be mended ---
@@ -359,6 +361,7 @@ TREE = ExerciseTask(
         known=(wrong_order,),
     ),
     ready_made=ready_made.LIBRARY,
+    section="04_all_reduce#Small messages",
 )
 
 # --- train: digits trained with the all-reduce that comes in ---
@@ -380,7 +383,13 @@ TRAIN_HINTS = (
     ),
 )
 
-TRAIN = ExerciseTask(name="train", answer="train", hints=TRAIN_HINTS, judge=training.judge)
+TRAIN = ExerciseTask(
+    name="train",
+    answer="train",
+    hints=TRAIN_HINTS,
+    judge=training.judge,
+    section="04_all_reduce#What do the frameworks use?",
+)
 
 # --- hierarchical: hosts with one slow link each ---
 
@@ -410,6 +419,7 @@ HIERARCHICAL = ExerciseTask(
     hints=HIERARCHICAL_HINTS,
     judge=across.judge,
     ready_made=ready_made.LIBRARY,
+    section="05_ring_vs_hierarchical#Explain",
 )
 
 TASKS = (REDUCE_TO_ONE, RING, TREE, TRAIN, HIERARCHICAL)

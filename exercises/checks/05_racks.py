@@ -390,13 +390,16 @@ def bytes_mistake(rings: list[Ring], answers: list[dict[Any, float]]) -> str:
 
 
 TASKS = (
-    ExerciseTask("ring_order", "ring_order", ORDER_HINTS, judge_order),
+    ExerciseTask(
+        "ring_order", "ring_order", ORDER_HINTS, judge_order, section="05_ring_vs_hierarchical#Look"
+    ),
     ExerciseTask(
         name="uplink_bytes",
         answer="uplink_bytes",
         hints=BYTES_HINTS,
         judge=judge_bytes,
         ready_made={**ready_made.LIBRARY, "course_lib.collectives.cost": "the library's own cost"},
+        section="05_ring_vs_hierarchical#Explain",
     ),
     ExerciseTask(
         name="rack_all_reduce",
@@ -404,5 +407,6 @@ TASKS = (
         hints=design.HINTS,
         judge=design.judge,
         ready_made=ready_made.LIBRARY,
+        section="05_ring_vs_hierarchical#Explain",
     ),
 )

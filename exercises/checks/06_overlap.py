@@ -18,6 +18,7 @@ from course_lib.course.handed_in import Answer, bounded
 from course_lib.launch import start
 from course_lib.record.events import Phase
 from course_lib.spec.fields import Link
+from course_lib.text import kind_of
 from course_lib.workloads import Workload
 
 from . import ready_made
@@ -283,7 +284,7 @@ def role(task: Any, learners: Any, seed: int, given: tuple[Any, ...]) -> dict[st
     with bounded(5.0):
         finish = learners(model, *given)
         if not callable(finish):
-            return {"trouble": "nothing" if finish is None else type(finish).__name__}
+            return {"trouble": kind_of(finish)}
         for step in range(STEPS):
             torch.manual_seed(seed + 1000 * step + task.index)
             x = torch.randn(8, WIDTH)
@@ -320,8 +321,7 @@ def complaint(values: list[Any], buckets: bool) -> Complaint | None:
     """What is wrong with what the ranks have noted."""
     trouble = next((v["trouble"] for v in values if "trouble" in v), "")
     if trouble:
-        what = "nothing" if trouble == "nothing" else f"a {trouble}"
-        return f"it returns {what}.", "Return `finish`, the function itself, which ends a step."
+        return f"it returns {trouble}.", "Return `finish`, the function itself, which ends a step."
     if not any(v["calls"] for v in values):
         return "no gradient was sent: dist.all_reduce is never called.", (
             "Each hook starts dist.all_reduce(gradient, async_op=True)."
@@ -584,15 +584,31 @@ def _why(chosen: float, right: float, typical: dict[float, float], often: Counte
     )
 
 
-def _task(name: str, answer: str, hints: Any, judged: Any) -> ExerciseTask:
-    return ExerciseTask(
-        name=name, answer=answer, hints=hints, judge=judged, ready_made=ready_made.DATA_PARALLEL
-    )
+def _task(name: str, answer: str, hints: Any, judged: Any, section: str) -> ExerciseTask:
+    return ExerciseTask(name, answer, hints, judged, ready_made.DATA_PARALLEL, section=section)
 
 
 TASKS = (
-    _task("leave_early", "leave_early", LEAVE_HINTS, partial(judge, buckets=False)),
-    _task("buckets", "my_buckets", BUCKETS_HINTS, judge_buckets),
-    _task("bucketed", "bucketed", BUCKETED_HINTS, partial(judge, buckets=True)),
-    _task("best_size", "best_size", BEST_HINTS, judge_best),
+    _task(
+        "leave_early",
+        "leave_early",
+        LEAVE_HINTS,
+        partial(judge, buckets=False),
+        "06_overlap_and_buckets#Look",
+    ),
+    _task(
+        "buckets",
+        "my_buckets",
+        BUCKETS_HINTS,
+        judge_buckets,
+        "06_overlap_and_buckets#Buckets in both frameworks",
+    ),
+    _task(
+        "bucketed",
+        "bucketed",
+        BUCKETED_HINTS,
+        partial(judge, buckets=True),
+        "06_overlap_and_buckets#Buckets in both frameworks",
+    ),
+    _task("best_size", "best_size", BEST_HINTS, judge_best, "06_overlap_and_buckets#Explain"),
 )

@@ -58,6 +58,7 @@ SYNC = ExerciseTask(
     hints=SYNC_HINTS,
     judge=servers.judge_sync,
     ready_made=ready_made.PARAMETER_SERVER,
+    section="08_parameter_server#Who applies the update?",
 )
 ASYNC = ExerciseTask(
     name="async_ps",
@@ -65,6 +66,7 @@ ASYNC = ExerciseTask(
     hints=ASYNC_HINTS,
     judge=servers.judge_async,
     ready_made=ready_made.PARAMETER_SERVER,
+    section="08_parameter_server#Does it help not to wait?",
 )
 
 # --- shards: variables cut over several ps ---
@@ -252,6 +254,12 @@ def _crumbs(shards: Shards, sizes: Sequence[int], servers: int) -> Complaint | N
     )
 
 
-SHARDS = ExerciseTask(name="shards", answer="my_shards", hints=SHARDS_HINTS, judge=judge_shards)
+SHARDS = ExerciseTask(
+    name="shards",
+    answer="my_shards",
+    hints=SHARDS_HINTS,
+    judge=judge_shards,
+    section="08_parameter_server#Cut the parameters: several ps",
+)
 
 TASKS = (SYNC, ASYNC, SHARDS)

@@ -16,6 +16,7 @@ import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Unusable, Verdict
 from course_lib.course.handed_in import Answer
+from course_lib.text import kind_of
 
 from .calls import NOTHING, asked
 from .compression import COMPRESS
@@ -111,7 +112,13 @@ def rates(learners: Any, cases: list[tuple[float, int]]) -> list[Any]:
     return [learners(rate, staleness) for rate, staleness in cases]
 
 
-RATE = ExerciseTask("rate_for", "rate_for", RATE_HINTS, judge_rate)
+RATE = ExerciseTask(
+    "rate_for",
+    "rate_for",
+    RATE_HINTS,
+    judge_rate,
+    section="09_sync_vs_async#Explain: what it costs",
+)
 
 # --- may_begin ---
 
@@ -243,7 +250,13 @@ def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers))
 
 
-GATE = ExerciseTask("may_begin", "may_begin", GATE_HINTS, judge_gate)
+GATE = ExerciseTask(
+    "may_begin",
+    "may_begin",
+    GATE_HINTS,
+    judge_gate,
+    section="10_in_between#Explain: the same mean, another winner",
+)
 
 # --- take_first ---
 
@@ -390,7 +403,7 @@ def taken(learners: Any, arrivals: list[Arrival], needed: int) -> tuple[Any, boo
     pairs = zip(before, arrivals, strict=True)
     changed = any(not np.array_equal(old, now) for old, (_, _, now) in pairs)
     if given is None or not isinstance(given, list | tuple):
-        return given if given is None else f"a {type(given).__name__}", changed
+        return given if given is None else kind_of(given), changed
     try:
         return [np.asarray(update, float) for update in given], changed
     except (TypeError, ValueError):
@@ -417,6 +430,12 @@ def _vector(numbers: np.ndarray) -> str:
     return f"[{', '.join(f'{n:.4g}' for n in np.ravel(numbers)[:4])}]"
 
 
-FIRST = ExerciseTask("take_first", "take_first", FIRST_HINTS, judge_first)
+FIRST = ExerciseTask(
+    "take_first",
+    "take_first",
+    FIRST_HINTS,
+    judge_first,
+    section="10_in_between#Explain: the same mean, another winner",
+)
 
 TASKS = (RATE, GATE, FIRST, LOCAL, COMPRESS)

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Verdict
+from course_lib.text import kind_of
 
 from . import ready_made
 from .processes import World
@@ -53,10 +54,6 @@ def scatter_role(task: Any, witness: Any, answer: Any, seed: int) -> list[Any]:
         sent = [[*call] for call in witness.calls[calls:]]
         seen.append([mine.ravel(), part.detach().double().numpy(), same, sent])
     return seen
-
-
-def kind_of(given: Any) -> str:
-    return "nothing" if given is None else f"a {type(given).__name__}"
 
 
 def scatter_complaint(world: World) -> Complaint | None:
@@ -650,7 +647,12 @@ def judge_sharded(task: str, answer: Any) -> Verdict:
 
 TASKS = (
     ExerciseTask(
-        "reduce_scatter", "my_reduce_scatter", SCATTER_HINTS, judge_scatter, ready_made.AVERAGING
+        "reduce_scatter",
+        "my_reduce_scatter",
+        SCATTER_HINTS,
+        judge_scatter,
+        ready_made.AVERAGING,
+        section="11_where_the_memory_goes#Divide it: ZeRO",
     ),
     ExerciseTask(
         "sharded_optimizer",
@@ -659,6 +661,7 @@ TASKS = (
         judge_optimizer,
         ready_made.SHARDED_OPTIMIZER | ready_made.AVERAGING,
         points=20,
+        section="11_where_the_memory_goes#Divide it: ZeRO",
     ),
     ExerciseTask(
         "fully_sharded",
@@ -667,5 +670,6 @@ TASKS = (
         judge_sharded,
         ready_made.AVERAGING,
         points=30,
+        section="11_where_the_memory_goes#Divide it: ZeRO",
     ),
 )

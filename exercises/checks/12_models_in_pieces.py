@@ -13,6 +13,7 @@ import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Unusable, Verdict
 from course_lib.course.handed_in import Answer
+from course_lib.text import kind_of
 
 from . import layers
 from .calls import NOTHING, asked
@@ -266,7 +267,7 @@ def merged(
         after = learners(*given)
         changed |= any(not torch.equal(*pair) for pair in zip(given, copies, strict=True))
         if not isinstance(after, tuple | list) or len(after) != 3:
-            return {"returned": "nothing" if after is None else f"a {type(after).__name__}"}
+            return {"returned": kind_of(after)}
         state, at = list(after), at + cut
         parts.append(state[2])
         tops.append(bool(torch.equal(state[0], scores[:, :at].amax(1, keepdim=True))))
@@ -337,14 +338,27 @@ def merge_mistake(found: dict[str, Any]) -> str:
 
 
 TASKS = (
-    ExerciseTask("gpipe", "gpipe", GPIPE_HINTS, partial(judge_order, False)),
-    ExerciseTask("one_f_one_b", "one_f_one_b", ONE_HINTS, partial(judge_order, True)),
+    ExerciseTask(
+        "gpipe",
+        "gpipe",
+        GPIPE_HINTS,
+        partial(judge_order, False),
+        section="12_models_in_pieces#The bubble",
+    ),
+    ExerciseTask(
+        "one_f_one_b",
+        "one_f_one_b",
+        ONE_HINTS,
+        partial(judge_order, True),
+        section="12_models_in_pieces#Better orders of work",
+    ),
     ExerciseTask(
         name="column",
         answer="ColumnLinear",
         hints=layers.COLUMN_HINTS,
         judge=partial(layers.judge, "column"),
         ready_made=layers.READY_MADE,
+        section="12_models_in_pieces#Explain: batch against width",
     ),
     ExerciseTask(
         name="row",
@@ -352,6 +366,9 @@ TASKS = (
         hints=layers.ROW_HINTS,
         judge=partial(layers.judge, "row"),
         ready_made=layers.READY_MADE,
+        section="12_models_in_pieces#Explain: batch against width",
     ),
-    ExerciseTask("merge", "merge", MERGE_HINTS, judge_merge),
+    ExerciseTask(
+        "merge", "merge", MERGE_HINTS, judge_merge, section="12_models_in_pieces#In the wild"
+    ),
 )

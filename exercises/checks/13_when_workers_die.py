@@ -12,6 +12,7 @@ import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Unusable, Verdict
 from course_lib.course.handed_in import Answer
+from course_lib.text import kind_of
 
 from . import atomic_save, culprit, resumed
 from .calls import NOTHING, asked
@@ -54,7 +55,7 @@ def judge(task: str, answer: Answer) -> Verdict:
         if given is None:
             raise Unusable(NOTHING)
         if isinstance(given, bool) or not isinstance(given, int | float):
-            raise Unusable(f"It returns a {type(given).__name__}. Return a number of seconds.")
+            raise Unusable(f"It returns {kind_of(given)}. Return a number of seconds.")
         words = f"A save takes {save:g} s, and each of {machines:,} machines fails once in"
         words = f"{words} {machine / HOUR:,.0f} h: it returns {given:,.1f} s."
         if not math.isfinite(given) or given <= 0:
@@ -128,8 +129,26 @@ def mistake(given: float, save: float, machine: float, machines: int) -> str:
 
 
 TASKS = (
-    ExerciseTask("culprit", "culprit", culprit.HINTS, culprit.judge),
-    ExerciseTask("save", "save", atomic_save.HINTS, atomic_save.judge),
-    ExerciseTask("resume", "Checkpoint", resumed.HINTS, resumed.judge),
-    ExerciseTask("interval", "interval", HINTS, judge),
+    ExerciseTask(
+        "culprit",
+        "culprit",
+        culprit.HINTS,
+        culprit.judge,
+        section="13_when_workers_die#Reading a hang",
+    ),
+    ExerciseTask(
+        "save",
+        "save",
+        atomic_save.HINTS,
+        atomic_save.judge,
+        section="13_when_workers_die#What a checkpoint is worth",
+    ),
+    ExerciseTask(
+        "resume",
+        "Checkpoint",
+        resumed.HINTS,
+        resumed.judge,
+        section="13_when_workers_die#What a checkpoint is worth",
+    ),
+    ExerciseTask("interval", "interval", HINTS, judge, section="13_when_workers_die#How often?"),
 )

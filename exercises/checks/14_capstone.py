@@ -16,6 +16,7 @@ from course_lib.launch import start
 from course_lib.record.events import Traffic
 from course_lib.record.saved import SavedRun
 from course_lib.spec.fields import Link
+from course_lib.text import kind_of
 from course_lib.workloads.workload import Workload
 
 Complaint = tuple[str, str]
@@ -83,7 +84,7 @@ def trained_alone(learners: Any) -> dict[str, Any]:
     """Where the learner's code runs: train the workload on one device."""
     workload = learners()
     if not isinstance(workload, Workload):
-        return {"returned": "nothing" if workload is None else f"a {type(workload).__name__}"}
+        return {"returned": kind_of(workload)}
     return alone(workload)
 
 
@@ -179,8 +180,10 @@ def planned(learners: Any) -> dict[str, Any]:
 
 def plan_complaint(plan: Any) -> list[str] | None:
     if not isinstance(plan, dict):
-        kind = "nothing" if plan is None else f"a {type(plan).__name__}"
-        return [f"It returns {kind}.", "Return a dictionary with the parts that the task lists."]
+        return [
+            f"It returns {kind_of(plan)}.",
+            "Return a dictionary with the parts that the task lists.",
+        ]
     if missing := [name for name in PARTS if name not in plan]:
         return [f"The plan has no {missing[0]}.", f"Its parts are {', '.join(PARTS)}."]
     if not isinstance(plan["workload"], Workload):
@@ -387,6 +390,19 @@ def carried_out(answer: Answer, function: Any) -> dict[str, Any]:
 
 
 TASKS = (
-    ExerciseTask("my_workload", "my_workload", WORKLOAD_HINTS, judge_workload),
-    ExerciseTask("plan", "plan", PLAN_HINTS, judge_plan, points=30),
+    ExerciseTask(
+        "my_workload",
+        "my_workload",
+        WORKLOAD_HINTS,
+        judge_workload,
+        section="02_global_batch#The same mistake, inside a loss",
+    ),
+    ExerciseTask(
+        "plan",
+        "plan",
+        PLAN_HINTS,
+        judge_plan,
+        points=30,
+        section="10_in_between#Change: your own situation",
+    ),
 )

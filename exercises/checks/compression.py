@@ -13,6 +13,7 @@ import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Verdict
 from course_lib.course.handed_in import Answer, bounded
+from course_lib.text import kind_of
 
 from .calls import asked
 from .processes import carry_out, ended
@@ -73,7 +74,7 @@ def compressed(learners: Any, cases: list[Case]) -> list[Any]:
         g, r = torch.tensor(gradient), torch.tensor(residual)
         given, came = learners(g, r, share), {"gradient": gradient, "residual": residual}
         if not isinstance(given, tuple | list) or len(given) != 2:
-            returned.append("nothing" if given is None else f"a {type(given).__name__}")
+            returned.append(kind_of(given))
         elif not all(isinstance(t, torch.Tensor) and t.shape == g.shape for t in given):
             shapes = [list(getattr(t, "shape", ())) for t in given]
             returned.append(f"tensors of shapes {' and '.join(map(str, shapes))}")
@@ -204,4 +205,6 @@ def compress_role(task: Any, learners: Any, seed: int) -> dict[str, float]:
     return losses
 
 
-COMPRESS = ExerciseTask("compress", "compress", COMPRESS_HINTS, judge_compress)
+COMPRESS = ExerciseTask(
+    "compress", "compress", COMPRESS_HINTS, judge_compress, section="10_in_between#The thin line"
+)

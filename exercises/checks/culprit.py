@@ -18,6 +18,7 @@ from course_lib.course.handed_in import Answer
 from course_lib.launch import start
 from course_lib.record.events import Phase
 from course_lib.record.trace import Trace
+from course_lib.text import kind_of
 
 from .calls import NOTHING, asked
 
@@ -160,8 +161,7 @@ def name_in(given: Any, rows: Sequence[Phase]) -> str:
     if given is None:
         raise Unusable(NOTHING)
     if given not in names:
-        what = str(given)[:60] if isinstance(given, str | int | float | list) else type(given)
-        what = f"a {what.__name__}" if isinstance(what, type) else what
+        what = str(given)[:60] if isinstance(given, str | int | float | list) else kind_of(given)
         raise Unusable(f"It returns {what}. Return the name of a worker, such as 'worker:2'.")
     return str(given)
 

@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any, Literal
 
 from course_lib.course.answers import Verdict
+from course_lib.text import kind_of
 
 from .processes import World
 from .ranks import means
@@ -92,7 +93,7 @@ def role(kind: Kind, task: Any, witness: Any, answer: Any, seed: int) -> list[di
         with task.phase("compute", 2 * bias):
             out = layer(given)
         if not isinstance(out, torch.Tensor):
-            raise TypeError(f"forward returns {'nothing' if out is None else type(out).__name__}")
+            raise TypeError(f"forward returns {kind_of(out)}")
         middle = len(witness.calls)
         y = whole(x)
         (y * toward).sum().backward()

@@ -234,4 +234,6 @@ def promises(learners: Any, every: int) -> list[list[str]]:
 
 
 READY = ready_made.AVERAGING
-LOCAL = ExerciseTask("local_sgd", "local_sgd", LOCAL_HINTS, judge_local, READY)
+LOCAL = ExerciseTask(
+    "local_sgd", "local_sgd", LOCAL_HINTS, judge_local, READY, section="10_in_between#The thin line"
+)

@@ -16,6 +16,7 @@ import numpy as np
 from course_lib.course.answers import ENDLESS, Verdict
 from course_lib.course.handed_in import Answer, TookTooLong, bounded
 from course_lib.record.events import Update
+from course_lib.text import kind_of
 
 from . import processes, ready_made
 from .processes import SIZES, carry_out, ended
@@ -79,7 +80,7 @@ def role(task: Any, learners: Any, seed: int, waits: bool) -> dict[str, Any]:
             return {"trouble": "waits"}
         if isinstance(given, torch.Tensor):
             return {"final": given.detach().tolist()}
-        return {"trouble": "nothing" if given is None else type(given).__name__}
+        return {"trouble": kind_of(given)}
     store, got = dist.distributed_c10d._get_default_store(), []
     values = torch.zeros(len(world.start), dtype=torch.float64)
     held = False
@@ -190,8 +191,7 @@ def _trouble(world: World, done: processes.World) -> Complaint | None:
             f"Each of {world.workers} workers sends {STEPS} gradients, one a step.",
         )
     if trouble:
-        what = "nothing" if trouble == "nothing" else f"a {trouble}"
-        return f"The ps returns {what}.", "Return the parameters: the tensor, after all updates."
+        return f"The ps returns {trouble}.", "Return the parameters: the tensor, after all updates."
     return None
 
 

@@ -23,6 +23,7 @@ from course_lib.record.saved import SavedRun
 from course_lib.spec.run_spec import RunSpec
 from course_lib.spec.settings import NATIVE
 from course_lib.strategies import gate
+from course_lib.text import kind_of
 
 STRATEGY, WORKERS, STEPS = "multi_worker_mirrored", 4, 60
 # Two all-reduces add the same float32 numbers in different orders, and training carries the
@@ -93,7 +94,7 @@ def _try(learners: Any, all_reduce: Any) -> dict[str, Any]:
     finally:
         if isinstance(given, Run):
             given.stop()
-    returned = "nothing" if given is None else type(given).__name__
+    returned = kind_of(given)
     return {"asked": asked, "returned": "" if run else returned, "state": state}
 
 
@@ -113,7 +114,7 @@ def _complaint(run: Any) -> Complaint | None:
     it should be.
     """
     if not isinstance(run, Run | SavedRun):
-        return _no_run("nothing" if run is None else type(run).__name__)
+        return _no_run(kind_of(run))
     return (
         _other_run(run.spec) or _unfinished(run.state) or _other_messages(run) or _other_losses(run)
     )
@@ -123,7 +124,7 @@ def _no_run(returned: str) -> Complaint:
     if returned == "nothing":
         return "It returns nothing.", "Is `return` missing?"
     return (
-        f"It returns a {returned}, not the run.",
+        f"It returns {returned}, not the run.",
         "Return what start(...).wait(60) returns: the run, which has result and trace.",
     )
 

@@ -72,30 +72,32 @@ def test_a_wait_of_more_than_two_seconds_says_in_one_line_how_far_the_run_is(ker
     quick = "start(lambda: None, workers=2).wait()"
     until(lambda: ran(client, quick) == [], "a run that ends before a word is due")
     first, *others = ran(client, "_ = start(lambda: time.sleep(5), workers=2).wait()")
-    assert first[0] == "display_data" and re.match(r"<lambda>\(\) is running after \d+ s", first[1])
+    assert first[0] == "display_data"
+    assert re.match(r"your function is running after \d+ s", first[1])
     assert {kind for kind, _ in others} == {"update_display_data"}
-    assert re.match(r"<lambda>\(\) is finished after \d+ s", others[-1][1])
+    assert re.match(r"your function is finished after \d+\.\d s", others[-1][1])
 
 
-def test_the_trial_of_a_model_is_called_by_the_name_of_its_workload(kernel: Any) -> None:
+def test_while_a_model_is_tried_out_the_line_says_so_and_speaks_of_no_run(kernel: Any) -> None:
     _, client = kernel
     model = "lambda: (time.sleep(2), own_models.torch_mlp())[1]"
     workload = f"Workload('points', **own_models.LARGEST, torch={model})"
     ran(client, "from course_lib import Workload\nfrom tests import own_models")
     said = ran(client, f"start('one_device', framework='torch', workload={workload}).stop()")
-    assert said and all(
-        re.match(r"The trial of points is (starting|running|finished|stopped) after", text)
-        for _, text in said
-    )
+    tries = r"trying out points on one worker, \d+ s"
+    assert said and all(re.fullmatch(tries, text) for _, text in said)
 
 
 def test_a_race_says_how_far_each_entrant_is(kernel: Any) -> None:
     _, client = kernel
     entrants = "'one_device', ('slow', 'one_device', {'device_ms': 120})"
-    said = ran(client, f"_ = race({entrants}, framework='torch', steps=40, device_ms=100).wait()")
+    ran(client, f"both = race({entrants}, framework='torch', steps=40, device_ms=100)")
+    said = ran(client, "_ = both.wait()")
     both = r"one_device is running after \d+ s: step \d+ of 40, loss .*; slow is running"
     assert any(re.search(both, text) for _, text in said)
-    assert re.search("one_device is finished .*; slow is finished", said[-1][1])
+    ended = re.findall(r"is finished after (\S+) s", said[-1][1])
+    seconds = "[f'{f.seconds:.1f}' for f in both.comparison.entrants.values()]"
+    assert len(ended) == 2 and ran(client, f"assert {seconds} == {ended}, {seconds}") == []
 
 
 def test_an_all_reduce_that_is_interrupted_ends_its_processes_and_says_so(kernel: Any) -> None:

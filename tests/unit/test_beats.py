@@ -15,7 +15,7 @@ from course_lib.record.events import clock
 from course_lib.record.rundir import RunDir
 
 TASKS = ("ps:0", "worker:0", "worker:1")
-CALL = Beat(3, "all_reduce", 7.5, 1, 2, 0b111, 160, "0", "(10, 4) float32", "train.py:17")
+CALL = Beat(3, "all_reduce", 7.5, 1, 2, 7, 7, 160, "0", "(10, 4) float32", "train.py:17")
 
 
 def test_each_task_has_a_place_of_its_own(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ def call(
     shape: tuple[int, ...] = (10, 5),
     line: int = 17,
     group: str = "0",
+    needs: int = ALL,
     members: int = ALL,
 ) -> Beat:
     size = 4
@@ -26,7 +27,8 @@ def call(
         size *= length
     about = f"{shape} float32" if shape else ""
     size = size if shape else 0
-    return Beat(2, what, 1.0, number, rank, members, size, group, about, f"train.py:{line}")
+    told = group, about, f"train.py:{line}"
+    return Beat(2, what, 1.0, number, rank, members | needs, needs, size, *told)
 
 
 def found(*ranks: Sequence[Beat], over: Sequence[str] = ()) -> dict[str, str]:
@@ -74,7 +76,7 @@ def test_of_two_that_disagree_the_lower_rank_is_not_the_cause() -> None:
 
 
 def test_calls_in_other_groups_are_compared_with_their_own_kind_only() -> None:
-    left, right = ({"group": "1", "members": 0b0011}, {"group": "2", "members": 0b1100})
+    left, right = ({"group": "1", "needs": 0b0011}, {"group": "2", "needs": 0b1100})
     ranks = [[call(n, **left)] for n in (0, 1)]  # type: ignore[arg-type]
     ranks += [[call(n, "barrier", shape=(), **right)] for n in (2, 3)]  # type: ignore[arg-type]
     assert found(*ranks) == {}
@@ -86,19 +88,24 @@ def test_a_rank_that_has_returned_is_named() -> None:
     kept("one has returned", words)
     # what it sent before is on its way
     sent = [call(2, "broadcast from rank 2"), OUTSIDE]
-    inside = call(0, "broadcast from rank 2", members=0b0100)
+    inside = call(0, "broadcast from rank 2", needs=0b0100)
     assert found([inside], [OUTSIDE], sent, over=["worker:2"]) == {}
 
 
-def test_who_sends_to_a_rank_that_has_returned_waits_for_ever_if_that_was_in_the_group() -> None:
-    root = call(0, "broadcast from rank 0", members=0b0001)
+def test_who_sends_to_a_rank_that_has_returned_waits_for_ever_if_that_is_in_the_group() -> None:
+    root = call(0, "broadcast from rank 0", needs=0b0001)
     assert found([root], [OUTSIDE], [call(2, number=6), OUTSIDE]) == {}  # it may still come
     assert [*found([root], [call(1, number=6), OUTSIDE], over=["worker:1"])] == [
         "worker:1",
         "worker:0",
     ]
-    elsewhere = call(1, number=6, group="1")
-    assert found([root], [elsewhere, OUTSIDE], over=["worker:1"]) == {}
+    never = found([root], [OUTSIDE], [OUTSIDE], over=["worker:1"])
+    assert [*never] == ["worker:1", "worker:0"]  # though it has not called anything
+    outside = root._replace(members=0b0101)
+    assert found([outside], [OUTSIDE], [call(2, number=6), OUTSIDE], over=["worker:1"]) == {}
+    # it may have come long ago: its latest calls are of another group
+    elsewhere = [call(1, number=n, group="1") for n in range(1, KEPT + 1)]
+    assert found([root], [*elsewhere, OUTSIDE], over=["worker:1"]) == {}
 
 
 @pytest.mark.parametrize(
@@ -120,17 +127,34 @@ def test_two_that_receive_from_each_other_wait_for_ever() -> None:
     assert found([one], [OUTSIDE]) == {}  # it may still send
 
 
+def test_a_message_from_any_rank_never_comes_once_all_others_have_returned_or_wait() -> None:
+    way = "0:any rank>1:"
+    waits = call(1, "recv from any rank", 1, (), 5, way, 0, 0b111)
+    barrier = call(0, "barrier", 1, (), needs=0b111)
+    both = ["worker:0", "worker:2"]
+    assert [*found([OUTSIDE], [waits], [OUTSIDE], over=both)] == [*both, "worker:1"]
+    assert [*found([barrier], [waits], [OUTSIDE], over=["worker:2"])] == [
+        "worker:2",
+        "worker:0",
+        "worker:1",
+    ]
+    assert found([OUTSIDE], [waits], [OUTSIDE], over=["worker:2"]) == {}  # it may still come
+    sent = call(0, "send to rank 1", 1, (), 2, "0:0>1:", 0b10, 0b11)
+    assert found([sent], [waits], [OUTSIDE], over=["worker:2"]) == {}  # it is on its way
+    assert found([sent, OUTSIDE], [waits], [OUTSIDE], over=both) == {}
+
+
 def test_groups_entered_in_another_order_wait_for_ever_and_so_does_who_waits_for_them() -> None:
     ranks = [
-        [call(0, group="1", members=0b011, number=1)],
-        [call(1, group="2", members=0b011, number=1)],
-        [call(2, members=0b111, number=1)],
+        [call(0, group="1", needs=0b011, number=1)],
+        [call(1, group="2", needs=0b011, number=1)],
+        [call(2, needs=0b111, number=1)],
     ]
     assert [*found(*ranks)] == ["worker:0", "worker:1", "worker:2"]
 
 
 def test_ranks_may_be_given_out_in_another_order_than_the_tasks() -> None:
-    words = found([call(1, members=0b11)], [OUTSIDE, call(0, number=6), OUTSIDE], over=["worker:1"])
+    words = found([call(1, needs=0b11)], [OUTSIDE, call(0, number=6), OUTSIDE], over=["worker:1"])
     assert [*words] == ["worker:1", "worker:0"]
 
 
@@ -159,7 +183,8 @@ def played(seed: int) -> None:
         number = 1 + sum(call.group == name for call in made[me])
         bits = sum(1 << rank for rank in needed)
         what = kind if kind != "message" else "send" if me == one else "recv"
-        return call(me, what, number, group=name, members=bits)
+        every_rank = sum(1 << rank for rank in group)
+        return call(me, what, number, group=name, needs=bits, members=every_rank)
 
     def may_leave(me: int) -> bool:
         """Whether all that the call of a rank needs have come to it."""
@@ -167,7 +192,7 @@ def played(seed: int) -> None:
         return all(
             any((c.group, c.number) == (mine.group, mine.number) for c in made[rank])
             for rank in ranks
-            if mine.members >> rank & 1
+            if mine.needs >> rank & 1
         )
 
     while going := [rank for rank in ranks if at[rank] < len(program) or now[rank].number]:

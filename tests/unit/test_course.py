@@ -24,7 +24,7 @@ from course_lib.__main__ import main
 from course_lib.cluster.pipes import pair
 from course_lib.collectives import ring
 from course_lib.course import check, hint
-from course_lib.course.answers import Verdict, sets
+from course_lib.course.answers import Verdict, find, sets
 from course_lib.course.grading import Bounds, Ended, Examinee, read
 from course_lib.course.handed_in import TookTooLong, bounded, plain, rebuilt
 from course_lib.course.instructors import (
@@ -123,6 +123,27 @@ def test_what_cannot_be_drawn_is_left_out_of_the_card() -> None:
     for shown in (Trace(), ring(40)):
         html = Verdict("ring", "not yet", "No.", shown=shown)._repr_html_()
         assert "<b>No.</b>" in html and "<img" not in html
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_each_task_has_its_section_in_a_lesson(task: str) -> None:
+    lesson, _, heading = find(task).section.partition("#")
+    cells = nbformat.read(ROOT / "notebooks" / f"{lesson}.ipynb", as_version=4).cells
+    text = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown")
+    # once, as an anchor leads to the first one
+    assert len(re.findall(rf"^##+ {re.escape(heading)}$", text, re.M)) == 1
+
+
+def test_a_check_that_fails_ends_with_the_section_of_the_lesson_and_no_other_does() -> None:
+    words = "Lesson 03 explains this: "
+    link = "../notebooks/03_synchronous_training.ipynb#Are-the-replicas-still-equal?"
+    verdict = Verdict("same_start", "not yet", "No.")
+    html = verdict._repr_html_()
+    assert html.index("Hint 3") < html.index(f'{words}<a href="{link}">Are the replicas')
+    assert f"{words}Are the replicas still equal? (notebooks/03_synch" in repr(verdict)
+    for state in ("passed", "to do"):
+        other = Verdict("same_start", state, "No.")  # type: ignore[arg-type]
+        assert words not in repr(other) and words not in other._repr_html_()
 
 
 # --- where the checks are ---

@@ -3,6 +3,7 @@
 import io
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -76,6 +77,22 @@ def test_a_check_says_that_it_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(answers, "find", lambda name: task)
     assert check("toy", len)
     assert stderr.getvalue() == "\r\x1b[KChecking toy: 0 s\r\x1b[K"
+
+
+def test_a_run_is_told_with_its_own_seconds_once_it_is_over_and_by_its_name() -> None:
+    digest = SimpleNamespace(seconds=6.24, steps_done=0, losses=SimpleNamespace(last=None))
+    spec = SimpleNamespace(strategy="gpipe()", own=True, model_fields_set=set())
+    run = SimpleNamespace(state="running", digest=digest, spec=spec, standstill=lambda: None)
+    says, own = progress.of_run(run), progress.of_run(run, "<lambda>()", lambda digest: 4.36)
+    assert (says(), own()) == (
+        "gpipe is running after 0 s",
+        "your function is running after 0 s",
+    )
+    run.state = "finished"
+    assert (says(), own()) == (
+        "gpipe is finished after 6.2 s",
+        "your function is finished after 4.4 s",
+    )
 
 
 def test_nothing_is_said_where_there_is_no_terminal_and_from_other_threads(

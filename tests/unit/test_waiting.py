@@ -186,7 +186,7 @@ def test_a_run_whose_last_task_is_paused_stands_still() -> None:
 
 
 def test_ranks_that_call_different_collectives_stand_still_a_second_later() -> None:
-    call = Beat(-1, "all_reduce", 4.0, 7, 0, 0b111, 160, "0", "(10, 4) float32", "train.py:17")
+    call = Beat(-1, "all_reduce", 4.0, 7, 0, 7, 7, 160, "0", "(10, 4) float32", "train.py:17")
     other = call._replace(rank=1, what="barrier", since=4.2)
     calls = {"worker:0": [call], "worker:1": [other], "worker:2": []}
     inside = {"worker_0": call, "worker_1": other, "worker_2": Beat(-1, "", 4.0)}

@@ -34,10 +34,10 @@ step.
 Without that line, each call of a collective leaves a beat (`record/beats.py`): which one, its
 number in its group, shape and dtype, file and line. So whoever looks at a run that hangs can say
 which rank is in which call. Before a learner's code is loaded, each function of torch.distributed
-that the ranks of a group call together is wrapped, and so are those that send and receive. They do,
-return and raise what they did before; a call takes some microseconds longer. FSDP and pipelines
-call them too. DDP exchanges in C++: its broadcasts are wrapped as well, and `watch_ddp` says how
-the wait for its all-reduce is seen.
+that the ranks of a group call together is wrapped, and so are those that make groups, and those
+that send and receive. They do, return and raise what they did before; a call takes some
+microseconds longer. FSDP and pipelines call them too. DDP exchanges in C++: its broadcasts are
+wrapped as well, and `watch_ddp` says how the wait for its all-reduce is seen.
 """
 
 import functools
@@ -45,11 +45,11 @@ import inspect
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import fmean
-from types import FrameType, FunctionType
+from types import FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -62,13 +62,14 @@ from torch.utils._pytree import tree_leaves
 
 from course_lib.cluster.task import Task
 from course_lib.errors import SpecError
-from course_lib.record.beats import BACKWARD, FSDP, Beat
+from course_lib.record.beats import ANY, BACKWARD, FSDP, Beat, bits, calling_line
 from course_lib.record.events import clock
 from course_lib.strategies.torch.models import bytes_of, parameters_of
 from course_lib.strategies.watching import WatchedLoop
 
 # parameters, one of which each wrapped function has beside `group`
-TOGETHER = {"async_op", "src", "dst", "object_list"}
+TOGETHER = {"async_op", "src", "dst", "object_list", "wait_all_ranks"}
+GROUPS = ("init_process_group", "new_group")  # they make a group, and all ranks call them
 ENDS = {"src": "from", "dst": "to"}
 TENSORS = ("tensor", "input_tensor", "output")  # what the tensor is called that a call is about
 UNEVEN = ("all_to_all_single", "reduce_scatter")  # ranks may come with different sizes
@@ -78,7 +79,7 @@ BUILTINS = {
     "_broadcast_coalesced": ("DDP's broadcast", ["group", "tensors", "bytes", "group_src", "src"]),
 }
 _FSDP = str(Path(torch.__file__).parent / "distributed" / "fsdp")
-_NO_LEARNER = (str(Path(torch.__file__).parent), __file__)  # where no code of a learner lies
+_TORCH = str(Path(torch.__file__).parent)
 
 
 class Watching(WatchedLoop):
@@ -235,7 +236,7 @@ def watch(task: Task) -> None:
         if type(function) is FunctionType:
             code = inspect.unwrap(function).__code__  # `signature` takes ten times as long
             parameters = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
-            if "group" in parameters and TOGETHER & {*parameters}:
+            if name in GROUPS or ("group" in parameters and TOGETHER & {*parameters}):
                 watched = calls.watched(function, function.__name__, parameters)
                 setattr(dist, name, watched)
                 setattr(module, name, watched)
@@ -270,7 +271,9 @@ class Calls:
         def call(*args: Any, **kwargs: Any) -> Any:
             given = dict(zip(parameters, args, strict=False), **kwargs)
             group = given.get("group") or dist.GroupMember.WORLD
-            if self._inside.call or not isinstance(group, dist.ProcessGroup):
+            first = group is None and name == GROUPS[0]
+            some = not (first or isinstance(group, dist.ProcessGroup))
+            if self._inside.call or some or given.get("use_local_synchronization"):
                 return function(*args, **kwargs)
             beat = beat_of(given, group)
             self.task.beat(*beat)
@@ -337,45 +340,41 @@ class Calls:
         """The `Beat` of a call, as a plain tuple. `end`: the parameter that names another rank;
         `of`: the tensor.
         """
-        # `members`: whom the call surely waits for
-        ranks, mine, what = dist.get_process_group_ranks(group), dist.get_rank(), name
-        members, key = _bits(ranks), group.group_name
-        if name == BACKWARD:  # counted by itself: in some passes nothing is exchanged
-            key = f"backward:{key}"
+        if group is None:  # there is none yet
+            size = given.get("world_size") or -1
+            ranks = [*range(size if size > 0 else len(self.task.spec.tasks))]
+            mine, key = self.task.rank, ""
+        else:
+            # who is not in a new group does not wait for it
+            ranks = given.get("ranks") or dist.get_process_group_ranks(group)
+            mine, key = dist.get_rank(), group.group_name
+        members = needs = bits(ranks)
+        what = name
+        # counted by itself: some passes exchange nothing, and groups are made beside all exchanges
+        if name == BACKWARD or name in GROUPS:
+            key = f"{name.replace(BACKWARD, 'backward')}:{key}"
         if end:
             message, root = "send" in name or "recv" in name, given.get(end)
             within = given.get(f"group_{end}")
             if root is None and (within is not None or not message):
                 root = ranks[within or 0]
-            what = f"{name} {ENDS[end]} {'any rank' if root is None else f'rank {root}'}"
+            whom = ANY if root is None else f"rank {root}"
+            what = f"{name} {ENDS[end]} {whom}"
             if message:
-                way = f"{root}>{mine}" if end == "src" else f"{mine}>{root}"
+                other = ANY if root is None else root
+                way = f"{other}>{mine}" if end == "src" else f"{mine}>{other}"
                 key = f"{key}:{way}:{given.get('tag') or ''}"
+                members = members if root is None else bits([root, mine])
             if message or end == "src":
-                members = _bits([] if root is None else [root])
+                needs = bits([] if root is None else [root])
             elif root != mine:
-                members = 0
+                needs = 0
         self._numbers[key] += 1
         size, about, tensor = 0, "", given.get(of)
         if isinstance(tensor, torch.Tensor):
             size = 0 if name in UNEVEN else tensor.numel() * tensor.element_size()
             about = f"{tuple(tensor.shape)} {str(tensor.dtype).removeprefix('torch.')}"
         step = -1 if self.task.step is None else self.task.step
-        number, where = self._numbers[key], "" if name == BACKWARD else _where()
+        number, where = self._numbers[key], "" if name == BACKWARD else calling_line(_TORCH)
         what = FSDP * sys._getframe(2).f_code.co_filename.startswith(_FSDP) + what
-        return step, what, clock(), number, mine, members, size, key, about, where
-
-
-def _bits(ranks: Iterable[int]) -> int:
-    return sum(1 << rank for rank in ranks if rank < 64)
-
-
-def _where() -> str:
-    """The line of the learner's code that makes a call; "" if there is none."""
-    frame: FrameType | None = sys._getframe(3)
-    while frame and frame.f_code.co_filename.startswith(_NO_LEARNER):
-        frame = frame.f_back
-    if not frame:
-        return ""
-    file, line = frame.f_code.co_filename, frame.f_lineno
-    return f"line {line} of a cell" if "ipykernel_" in file else f"{Path(file).name}:{line}"
+        return step, what, clock(), number, mine, members, needs, size, key, about, where

@@ -10,6 +10,7 @@ from typing import Any
 
 from course_lib.course.handed_in import Answer, bounded
 from course_lib.record.events import Read
+from course_lib.text import kind_of
 
 from ..processes import SIZES, World
 from .worlds import LONGEST, Complaint, listed
@@ -33,9 +34,8 @@ def as_ids(found: Any) -> list[int]:
     try:
         return [int(each) for each in found]
     except TypeError:
-        kind = "nothing" if found is None else f"a {type(found).__name__}"
         cure = "is `return` missing?" if found is None else "return a list of ids."
-        raise TypeError(f"It returns {kind}: {cure}") from None
+        raise TypeError(f"It returns {kind_of(found)}: {cure}") from None
 
 
 def read_by(world: World, epoch: int = 0) -> Shards:
