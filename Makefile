@@ -8,16 +8,21 @@ BIN := $(VENV)/bin
 PYTHON ?= $(firstword $(foreach p,python3 python3.13 python3.12 python3.11,$(shell $(p) -c 'import sys; sys.exit(not (3,11) <= sys.version_info < (3,14))' 2>/dev/null && echo $(p))))
 
 .DEFAULT_GOAL := help
-.PHONY: help lab test test-all lint unit ray notebooks bench picture exercises screens screenshots format clean
+.PHONY: help lab book test test-all lint unit ray notebooks bench picture exercises screens screenshots format clean
 
 help:
 	@echo "make lab    set up and open the course in JupyterLab"
+	@echo "make book   set up and build the course as pages to read and play with"
 	@echo "make test   set up and run all checks and tests"
 	@echo "make bench  set up and measure: every figure beside its peer"
 	@echo "make clean  remove what the others made"
 
 lab: $(VENV)/.lab
 	@$(BIN)/lockstep lab $(LAB_ARGS)
+
+# Lessons that have not changed since the last time are not run again.
+book: $(VENV)/.book
+	@$(BIN)/python notebooks/book/build.py $(BOOK_ARGS)
 
 test: $(VENV)/.test
 	@$(BIN)/python -m tests.times lint unit ray notebooks
@@ -78,13 +83,13 @@ format: $(VENV)/.test
 	@$(BIN)/ruff format .
 
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis bench-results screenshots *.egg-info
+	rm -rf $(VENV) .pytest_cache .ruff_cache .mypy_cache .hypothesis bench-results screenshots _book *.egg-info
 
 $(VENV)/bin/python:
 	@[ -n "$(PYTHON)" ] || { echo "Lockstep needs Python 3.11, 3.12 or 3.13; none was found. Debian and Ubuntu: sudo apt install python3 python3-venv. macOS: brew install python@3.12."; exit 1; }
 	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); echo "$(PYTHON) cannot make a virtual environment. Debian and Ubuntu: sudo apt install python3-venv."; exit 1; }
 
-# `.lab` and `.test` say which set-up has been done, and with which pyproject.toml.
+# `.lab`, `.book` and `.test` say which set-up has been done, and with which pyproject.toml.
 INSTALL = $(BIN)/python -m pip install --disable-pip-version-check --quiet
 FAILED = { echo "The installation failed; its last lines above say at which package. A package that must be compiled needs a compiler and Python's headers (Debian and Ubuntu: sudo apt install build-essential python3-dev); a broken download only another try."; exit 1; }
 
@@ -93,6 +98,10 @@ $(VENV)/.lab: pyproject.toml | $(VENV)/bin/python
 	@$(INSTALL) -e . || $(FAILED)
 	@touch $@
 
+$(VENV)/.book: pyproject.toml $(VENV)/.lab
+	@$(INSTALL) -e '.[book]' || $(FAILED)
+	@touch $@
+
 $(VENV)/.test: pyproject.toml $(VENV)/.lab
-	@$(INSTALL) -e '.[test,ray]' || $(FAILED)
+	@$(INSTALL) -e '.[test,ray,book]' || $(FAILED)
 	@touch $@

@@ -1,0 +1,90 @@
+"""An extension of IPython, loaded in the kernels that run a lesson for the book: a widget is shown
+as a frame, and its page is written when the last cell has run, as runs are over then.
+"""
+
+import os
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from IPython import get_ipython
+from IPython.display import display
+
+# of a page before it has told its own
+HEIGHTS = {"AllReduceStage": 620, "Timeline": 420, "TrainingBoard": 640, "RaceBoard": 760}
+shown: list[Any] = []
+
+
+def load_ipython_extension(shell: Any) -> None:
+    shell.events.register("pre_run_cell", _install)
+
+
+def _install(_: Any) -> None:
+    """Replace what widgets show, with the first cell: course_lib asks the cell that imports it
+    whether somebody watches.
+    """
+    from course_lib.course import cards
+    from course_lib.widgets import Predict
+    from course_lib.widgets.kit import element
+    from course_lib.widgets.kit.widget import Pictured
+
+    def link(book: Any, words: str) -> str:
+        """A link from the page of any notebook."""
+        return element("a", words, href=f"../{book.path.parent.name}/{book.path.name}")
+
+    cards._link = link
+    get_ipython().events.unregister("pre_run_cell", _install)
+    Pictured._ipython_display_ = _frame
+    Predict._sentence = _result
+    reveal = Predict.reveal
+
+    def revealed(card: Any, result: Any, note: str = "", tempting: Any = None) -> str:
+        """Keep what is said of each choice: any of them may be a reader's guess."""
+        card.tempting = dict(tempting or {})
+        return reveal(card, result, note, tempting)
+
+    Predict.reveal, Predict.tempting = revealed, {}
+
+
+def frame(address: str, title: str, height: int) -> str:
+    """A page in a page: a script of the book gives it the height that it tells, and the theme."""
+    return (
+        f'<iframe class="widget" loading="lazy" src="{address}" title="{escape(title)}"'
+        f' style="height: {height}px"></iframe>'
+    )
+
+
+def _frame(widget: Any) -> None:
+    if not any(widget is other for other in shown):
+        shown.append(widget)
+    number = next(i for i, other in enumerate(shown) if widget is other)
+    address = f"{os.environ['BOOK_WIDGETS']}/{number}.html"
+    html = frame(address, repr(widget), HEIGHTS.get(type(widget).__name__, 300))
+    display({"text/html": html, "text/plain": repr(widget)}, raw=True)
+
+
+def _result(card: Any) -> str:
+    """The result of a prediction without a guess, which a reader makes on the card's page."""
+    return f"Result: {card.row()[2]}. {card.note}".strip() if card.revealed else ""
+
+
+def save(folder: str) -> None:
+    """Write the pages of all widgets shown. Runs that go on are stopped first, so that boards show
+    all of them.
+    """
+    from course_lib import Run
+    from course_lib.widgets import Predict
+
+    for run in Run.going():
+        run.stop()
+
+    for number, widget in enumerate(shown):
+        path = Path(folder) / f"{number}.html"
+        if thread := getattr(widget, "_thread", None):
+            thread.join(60)
+        if isinstance(widget, Predict):
+            import predictions
+
+            path.write_text(predictions.page_of(widget), encoding="utf-8")
+        else:
+            widget.to_html(path)
