@@ -59,4 +59,4 @@ def refusals(*calls: Callable[[], object], of: type[Exception] = SpecError) -> s
 
 def masked(text: object) -> str:
     """A text without the numbers and folders that differ each time."""
-    return re.sub(r"\d+(\.\d+)?", "#", re.sub(r'File "[^"]*/', 'File "', f"{text}"))
+    return re.sub(r"\d+(\.\d+)?(e[-+]\d+)?", "#", re.sub(r'File "[^"]*/', 'File "', f"{text}"))

@@ -125,7 +125,7 @@ def test_every_strategy_trains_own_models_as_one_device_does(
 
 BUILDERS: dict[str, tuple[Any, str]] = {
     "raises": (lambda: 1 / 0, "torch builder .*ZeroDivisionError"),
-    "returns_a_number": (lambda: 3, "a int, no torch.nn.Module"),
+    "returns_a_number": (lambda: 3, "an int, no torch.nn.Module"),
     "has_other_inputs": (
         lambda: __import__("torch").nn.Linear(21, 4),
         r"shape \(2, 20\): RuntimeError",
