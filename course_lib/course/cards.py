@@ -230,12 +230,12 @@ class Progress(page.Card):
 
     def body(self) -> str:
         book, words = self.following()
-        onward = _link(book, words) if book else words
+        onward = link(book, words) if book else words
         head = [element("p", each) for each in (self.summary(), onward)]
         groups = list[Markup]()
         for book in self.books:
             name, count, *rest = book.cells
-            first = _row("", _link(book, name), unfold(count) if book.tasks else count, *rest)
+            first = _row("", link(book, name), unfold(count) if book.tasks else count, *rest)
             groups.append(element("tbody", first, [_row("task", *task) for task in book.tasks]))
         return join([element("h3", self.title), *head, element("table", groups)])
 
@@ -255,8 +255,8 @@ class Progress(page.Card):
         return f"{STYLE}\n.ls-card tbody:not(:has([open])) .task {{ display: none; }}"
 
 
-def _link(book: Book, words: str) -> Markup:
-    """A link to a notebook from the one that is open."""
+def link(book: Book, words: str) -> Markup:
+    """A link to a notebook of the course from the one that is open."""
     here = notebook() or book.path
     return element("a", words, href=quote(Path(os.path.relpath(book.path, here.parent)).as_posix()))
 

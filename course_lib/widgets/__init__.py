@@ -10,7 +10,7 @@ if TYPE_CHECKING:  # these are public names, for `lazy` as well
     from course_lib.widgets.board import TrainingBoard as TrainingBoard
     from course_lib.widgets.cards import MachineCard as MachineCard
     from course_lib.widgets.cards import StrategyTable as StrategyTable
-    from course_lib.widgets.cards.guesses import Guesses as Guesses
+    from course_lib.widgets.cards.predict import Guesses as Guesses
     from course_lib.widgets.cards.predict import Predict as Predict
     from course_lib.widgets.stage import AllReduceStage as AllReduceStage
     from course_lib.widgets.timeline import Timeline as Timeline

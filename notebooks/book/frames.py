@@ -32,18 +32,20 @@ def _install(_: Any) -> None:
         """A link from the page of any notebook."""
         return element("a", words, href=f"../{book.path.parent.name}/{book.path.name}")
 
-    cards._link = link
+    cards.link = link
     get_ipython().events.unregister("pre_run_cell", _install)
     Pictured._ipython_display_ = _frame
-    Predict._sentence = _result
-    reveal = Predict.reveal
+    Predict.reveal = _revealed(Predict.reveal)
 
-    def revealed(card: Any, result: Any, note: str = "", tempting: Any = None) -> str:
-        """Keep what is said of each choice: any of them may be a reader's guess."""
-        card.tempting = dict(tempting or {})
-        return reveal(card, result, note, tempting)
 
-    Predict.reveal, Predict.tempting = revealed, {}
+def _revealed(reveal: Any) -> Any:
+    """The result without a guess, which a reader makes on the card's page."""
+
+    def revealed(card: Any, *given: Any, **named: Any) -> str:
+        reveal(card, *given, **named)
+        return f"Result: {card.row()[2]}. {card.note}".strip()
+
+    return revealed
 
 
 def frame(address: str, title: str, height: int) -> str:
@@ -61,11 +63,6 @@ def _frame(widget: Any) -> None:
     address = f"{os.environ['BOOK_WIDGETS']}/{number}.html"
     html = frame(address, repr(widget), HEIGHTS.get(type(widget).__name__, 300))
     display({"text/html": html, "text/plain": repr(widget)}, raw=True)
-
-
-def _result(card: Any) -> str:
-    """The result of a prediction without a guess, which a reader makes on the card's page."""
-    return f"Result: {card.row()[2]}. {card.note}".strip() if card.revealed else ""
 
 
 def save(folder: str) -> None:

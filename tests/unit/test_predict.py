@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from course_lib.widgets import Guesses, Predict
-from course_lib.widgets.cards import guesses, predict
+from course_lib.widgets.cards import predict
 
 
 def bars(card: Predict) -> list[float]:
@@ -205,14 +205,13 @@ def test_a_locked_guess_unfolds_the_cells_that_answer_it(monkeypatch: pytest.Mon
 def test_all_guesses_of_a_kernel_stand_beside_their_results(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(predict, "ASKED", asked := {})
-    monkeypatch.setattr(guesses, "ASKED", asked)
+    monkeypatch.setattr(predict, "ASKED", {})
     assert "No question was asked" in Guesses()._repr_html_()
     locked(how_long(), 10, 20).reveal({"ring": 15.0, "tree": 29.0})
     locked(which(), "b").reveal("a")
     Predict("Where?", choices=["here", "there"]).reveal("here")
     locked(how_long(), 10, 20).reveal({"ring": 35.0, "tree": 20.0})  # its cell once more
-    assert [row[1:] for row in map(Predict.row, asked.values())] == [
+    assert [row[1:] for row in map(Predict.row, predict.ASKED.values())] == [
         ("ring 10 ms, tree 20 ms", "ring 35 ms, tree 20 ms", "not near"),
         ("b", "a", "another choice"),
         ("no guess", "here", ""),

@@ -704,7 +704,7 @@ def test_of_two_orders_that_end_each_other_one_is_offered_at_a_time() -> None:
 
 
 def test_what_is_over_is_started_once_more_and_followed() -> None:
-    first, second = SomeRun(lockstep(), "running"), SomeRun(lockstep(), "running")
+    first, second = two_hosts(), two_hosts()
     first.restart = lambda: second
     board = TrainingBoard(first)
     restart = board.controls.buttons["restart"]
@@ -713,8 +713,10 @@ def test_what_is_over_is_started_once_more_and_followed() -> None:
     until(lambda: not restart.disabled, "it can be started")
     restart.click()
     until(lambda: board.run is second and restart.disabled, "the second is followed")
+    board.controls.speed.value = 10.0
     board.controls.buttons["stop"].click()
-    until(lambda: second.orders == [("stop",)], "it is stopped")
+    until(lambda: len(second.orders) == 2, "its links are changed, and it is stopped")
+    assert [order for order, *_ in second.orders] == ["link", "stop"] and not first.orders
     board.close()
 
 

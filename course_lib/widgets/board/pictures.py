@@ -3,32 +3,17 @@
 The classes `ink`, `muted`, `grid` and so on take their colours from `kit/still.css`.
 """
 
-import math
 import textwrap
 
 from course_lib.record.digest import Digest
-from course_lib.widgets.board.plots import (
-    COLUMNS,
-    LANE,
-    LEFT,
-    RIGHT,
-    TURN,
-    Lane,
-    Panel,
-    TimeWindow,
-    bars,
-    chart,
-    rows,
-)
-from course_lib.widgets.board.view import View
+from course_lib.widgets.board import plots
+from course_lib.widgets.board.view import View, Whole
 from course_lib.widgets.kit import Inside, Markup, badge, element, join, page, svg, term, unfold
 from course_lib.widgets.kit.page import TERMS
 
 WIDTH, GAP = 1200, 32  # of the SVG picture
 CHART = 378.0, 210.0  # width and height on a page
 BINS = 12  # bars of staleness, at most
-Whole = tuple[float, float, int]
-"""As `View.whole` returns it."""
 
 
 # --- as HTML ---
@@ -39,7 +24,8 @@ def document(view: View) -> str:
     charts, and the same as text.
     """
     prefix, panels, whole = svg.unique_prefix(), view.panels(), view.whole()
-    shown = sides(view, prefix) if whole is None else _film(view, prefix, whole)
+    film = _film(whole) if whole else None
+    shown = element("div", film, sides(view, prefix, whole))
     drawn = element("div", [_figure(panel, whole) for panel in panels], class_="charts")
     parts = head(view), frame(prefix, view, "kit/theme.css"), shown, drawn, facts(view)
     board = element("div", parts, class_="lk-board ls")
@@ -49,28 +35,26 @@ def document(view: View) -> str:
     return page.document(title, board + table + script, page.asset("kit/still.css"))
 
 
-def _film(view: View, prefix: str, whole: Whole) -> Markup:
-    """The lanes of the whole run, through a window that a slider moves."""
+def _film(whole: Whole) -> Markup:
+    """A slider that moves the lanes of the whole run through their window."""
     begin, end, windows = whole
-    blocks = [_block(view, i, prefix, whole) for i in range(len(view.sides))]
     moves = {"type": "range", "min": 0, "max": 1, "step": 0.0005, "value": 0}
     slider = element("input", aria_label="moment of the run", **moves)
     play = element("button", "Play", type="button")
     moment = element("output", data_begin=begin, data_until=end - (end - begin) / windows)
-    film = element("div", play, slider, moment, class_="lk-film")
-    shown = element("div", blocks, class_="lk-sides" + " lk-many" * (len(blocks) > 1))
-    return element("div", film, shown)
+    return element("div", play, slider, moment, class_="lk-film")
 
 
-def _figure(panel: Panel, whole: Whole | None) -> Markup:
+def _figure(panel: plots.Panel, whole: Whole | None) -> Markup:
     """A chart, with a band for the time that the lanes show, if its axis is time."""
-    drawn = svg.drawing(*CHART, chart(panel, 0, 0, *CHART), aria_label=panel.title)
+    drawn = svg.drawing(*CHART, plots.chart(panel, 0, 0, *CHART), aria_label=panel.title)
     if whole is None or panel.x != "seconds":
         return element("figure", drawn)
     begin, end, windows = whole
-    wide, second = (end - begin) / windows, (CHART[0] - LEFT - RIGHT) / panel.wide / CHART[0]
-    places = f"--from:{LEFT / CHART[0] + begin * second:.4%}"
-    style = f"{places};--way:{(end - begin - wide) * second:.4%};width:{wide * second:.4%}"
+    left, right = plots.LEFT / CHART[0], plots.RIGHT / CHART[0]
+    wide, second = (end - begin) / windows, (1 - left - right) / panel.wide
+    way, width = (end - begin - wide) * second, wide * second
+    style = f"--from:{left + begin * second:.4%};--way:{way:.4%};width:{width:.4%}"
     return element("figure", drawn, element("i", style=style))
 
 
@@ -110,10 +94,8 @@ def head(view: View, message: str = "") -> Markup:
 
 def facts(view: View) -> Markup:
     """The further facts of each run: staleness, memory, hosts; and if a race was fair."""
-    parts: list[Inside] = []
-    if view.fairness:
-        unfair = "lk-unfair" if view.fairness.startswith("NOT") else None
-        parts.append(element("p", view.fairness, class_=unfair))
+    unfair = "lk-unfair" if view.fairness.startswith("NOT") else None
+    fairness = element("p", view.fairness, class_=unfair) if view.fairness else None
     blocks = []
     for number, side in enumerate(view.sides):
         stale = None if "staleness" in view.hidden else _staleness(side.digest, number)
@@ -122,13 +104,14 @@ def facts(view: View) -> Markup:
         lines = [element("p", words, class_="lk-figures") for words in below]
         name = [_entrant(view, number)] if len(view.sides) > 1 and (stale or lines) else []
         blocks.append(element("section", name, stale, lines))
-    parts.append(element("div", blocks, class_="lk-sides"))
-    return element("div", parts, class_="lk-facts")
+    return element("div", fairness, element("div", blocks, class_="lk-sides"), class_="lk-facts")
 
 
-def sides(view: View, prefix: str) -> Markup:
-    """A block for each run: its lanes, and in a race its name and its figures."""
-    blocks = [_block(view, i, prefix) for i in range(len(view.sides))]
+def sides(view: View, prefix: str, whole: Whole | None = None) -> Markup:
+    """A block for each run: its lanes, now or of the `whole` run, of which a part is seen; and in a
+    race its name and its figures.
+    """
+    blocks = [_block(view, i, prefix, whole) for i in range(len(view.sides))]
     return element("div", blocks, class_="lk-sides" + " lk-many" * (len(blocks) > 1))
 
 
@@ -139,16 +122,10 @@ def _entrant(view: View, number: int, about: str = "") -> Markup:
     return element("header", line, words)
 
 
-def _block(view: View, number: int, prefix: str, whole: Whole | None = None) -> Markup:
-    """The lanes of a run as they are now, or those of the `whole` run, of which a part is seen."""
+def _block(view: View, number: int, prefix: str, whole: Whole | None) -> Markup:
     side, many = view.sides[number], len(view.sides) > 1
-    if whole is None:
-        (window, lanes), windows = view.lanes(side, COLUMNS), 1
-    else:
-        begin, end, windows = whole
-        zero = side.digest.zero if math.isfinite(side.digest.zero) else 0.0
-        window = TimeWindow(zero + begin, zero + end, zero)
-        lanes = view.lanes_in(side, window, COLUMNS * windows)
+    windows = whole[2] if whole else 1
+    window, lanes = view.lanes(side, plots.COLUMNS * windows, whole)
     summary = side.summary(explained=True)
     figures = element("p", summary, class_="lk-figures", title=summary)
     parts = [
@@ -160,13 +137,13 @@ def _block(view: View, number: int, prefix: str, whole: Whole | None = None) -> 
     return element("section", parts, class_="lk-side", **known)
 
 
-def _row(lane: Lane, prefix: str, windows: int = 1) -> Markup:
+def _row(lane: plots.Lane, prefix: str, windows: int = 1) -> Markup:
     """One lane; `data-` attributes say the same as the picture."""
     columns = len(lane.cells)
-    cells = bars(lane, (0, 0, columns, 18), prefix)
+    cells = plots.bars(lane, (0, 0, columns, 18), prefix)
     style = {"preserveAspectRatio": "none", "aria_label": f"{lane.name}: {lane.note}"}
     events = [
-        element("i", word, style=f"left:{at:.2%}", class_="lk-left" if at > TURN else None)
+        element("i", word, style=f"left:{at:.2%}", class_="lk-left" if at > plots.TURN else None)
         for at, word in lane.events
     ]
     inside = _long((svg.drawing(columns, 18, cells, **style), events), windows)
@@ -184,7 +161,7 @@ def _long(inside: Inside, windows: int) -> Inside:
     return element("div", inside, class_="lk-long", style=style)
 
 
-def _axis(window: TimeWindow, windows: int, many: bool) -> Markup:
+def _axis(window: plots.TimeWindow, windows: int, many: bool) -> Markup:
     """Seconds on the same clock as the charts."""
     last = 1 - (0.18 if many else 0.06) / windows  # a tick in a narrow lane needs more room
     ticks = [(share, words) for share, words in window.ticks(4 * windows) if share < last]
@@ -235,14 +212,15 @@ def still(view: View) -> str:
     ]
     y += 20 * len(notes) - 2
     wide = (WIDTH + GAP) / len(panels)
-    parts += [chart(panel, i * wide, y, wide - GAP, CHART[1]) for i, panel in enumerate(panels)]
+    size = wide - GAP, CHART[1]
+    parts += [plots.chart(panel, i * wide, y, *size) for i, panel in enumerate(panels)]
     y += CHART[1] + 16
     columns = min(2, len(view.sides))
     width = (WIDTH - (columns - 1) * GAP) / columns
     for row in range(0, len(view.sides), columns):
         numbers = range(row, min(row + columns, len(view.sides)))
         parts += [_side(view, n, (n - row) * (width + GAP), y, width, prefix) for n in numbers]
-        y += 84 + LANE * max(len(view.sides[n].digest.tasks) for n in numbers)
+        y += 84 + plots.LANE * max(len(view.sides[n].digest.tasks) for n in numbers)
     parts.append(svg.legend(view.names(), 112, y + 16, prefix, columns=9))
     width, height = WIDTH + 48, y + 58
     body = svg.patterns(prefix), element("g", parts, transform="translate(24 16)")
@@ -252,12 +230,12 @@ def still(view: View) -> str:
 def _side(view: View, number: int, x: float, y: float, width: float, prefix: str) -> Inside:
     """The figures and lanes of a run."""
     side = view.sides[number]
-    window, lanes = view.lanes(side, COLUMNS)
+    window, lanes = view.lanes(side, plots.COLUMNS)
     state = f"{side.spec.framework} · {side.state}"
     return [
         svg.entrant_line(number, x, y + 12),
         svg.text(x + 50, y + 17, side.label, class_="ink", font_size=15, font_weight=600),
         svg.text(x + width, y + 17, state, class_="muted", text_anchor="end"),
         svg.text(x, y + 38, side.summary(), class_="muted"),
-        rows(lanes, window, (x, y + 50, width, LANE), prefix),
+        plots.rows(lanes, window, (x, y + 50, width, plots.LANE), prefix),
     ]

@@ -191,7 +191,9 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
         _, level = at(0, panel.target)
         parts.append(svg.path("M", left, level, "h", across, class_="target"))
     marks = [(at(when, high)[0], word, sentence) for when, word, sentence in panel.marks]
-    parts += [_stem(place, top - words, down + words, sentence) for place, _, sentence in marks]
+    for place, _, sentence in marks:  # behind the curves
+        stem = svg.path("M", place, top - words, "v", down + words, class_="target")
+        parts.append(element("g", svg.title(sentence), stem, stroke_dasharray="2 3", opacity=0.6))
     for i, (xs, ys) in enumerate(panel.lines):
         known = np.isfinite(ys)
         points = np.column_stack(at(xs[known], ys[known])).round(1)
@@ -201,12 +203,6 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
             parts.append(element("g", line, fill="none", stroke_width=2.5))
     parts += [svg.entrant_mark(i, *at(*place)) for i, place in enumerate(panel.reached) if place]
     return join((*parts, _words(marks, left + across, top - words)))
-
-
-def _stem(x: float, y: float, height: float, sentence: str) -> Markup:
-    """The vertical line of a mark, which leaves the curves in front."""
-    line = svg.path("M", x, y, "v", height, class_="target", stroke_dasharray="2 3", opacity=0.6)
-    return element("g", svg.title(sentence), line)
 
 
 def _words(marks: Marks, right: float, top: float) -> list[Markup]:

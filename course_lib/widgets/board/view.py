@@ -27,6 +27,8 @@ from course_lib.widgets.board import plots
 HIDEABLE = ("staleness", "memory", "links", "delays", "fairness")
 MOST_WINDOWS = 40  # of lanes, on a page
 LONGEST = 20.0  # seconds for which lanes grow while a run stands still
+Whole = tuple[float, float, int]
+"""The beginning and the end of all lanes in seconds, and how many windows that is."""
 Watched = Any
 """A run, live or saved: it has `spec`, `state`, `trace`, `digest`, `result` and `pulse()`."""
 Raced = Any
@@ -292,7 +294,7 @@ class View:
                     marks.append((place, mark.word, words))
         return sorted(marks, key=lambda mark: mark[0])  # in one place: in the order of time
 
-    def whole(self) -> tuple[float, float, int] | None:
+    def whole(self) -> Whole | None:
         """The time from which and to which all lanes are known, in seconds since the clocks
         started, and how many windows of the present length that is; None before the first step.
         """
@@ -305,19 +307,19 @@ class View:
         windows = min(MOST_WINDOWS, math.ceil((end - begin) / self._span))
         return (begin, end, windows) if end > begin else None
 
-    def lanes(self, side: Side, columns: int) -> tuple[plots.TimeWindow, list[plots.Lane]]:
-        """The lanes of a side, in a window as long as that of the others."""
-        end, zero = side.edge(), side.digest.zero
-        window = plots.TimeWindow(end - self._span, end, zero if zero < end else 0.0)
-        return window, self.lanes_in(side, window, columns)
-
-    def lanes_in(self, side: Side, window: plots.TimeWindow, columns: int) -> list[plots.Lane]:
-        """The lanes of a side in a window."""
+    def lanes(
+        self, side: Side, columns: int, whole: Whole | None = None
+    ) -> tuple[plots.TimeWindow, list[plots.Lane]]:
+        """The lanes of a side, in a window as long as that of the others, or of the `whole` run."""
+        end = side.edge()
+        zero = side.digest.zero if side.digest.zero < end else 0.0
+        begin, end = (zero + at for at in whole[:2]) if whole else (end - self._span, end)
+        window = plots.TimeWindow(begin, end, zero)
         going_on = side.pulse.going_on if side.pulse else ()
         drawn = plots.lanes(side.digest, window, columns, going_on)
         for lane in drawn:
             self._drawn.update(lane.cells.tolist(), lane.hidden.tolist())
-        return drawn
+        return window, drawn
 
     def headline(self) -> str:
         """Say who is ahead or has won, or how far a single run is."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from course_lib import text
 from course_lib.spec.run_spec import FRAMEWORKS
-from course_lib.widgets.kit import REALITY, Inside, Markup, badge, element, join, unfold
+from course_lib.widgets.kit import REALITY, Inside, Markup, badge, element, join, table, unfold
 from course_lib.widgets.kit.page import Card, glossary
 
 Fact = tuple[str, str, str]
@@ -43,8 +43,8 @@ class MachineCard(Card):
         for what, much, means in self.machine:
             cells = element("td", much), element("td", means, class_="quiet")
             facts.append(element("tr", element("th", what, scope="row"), cells))
-        table = _table([], facts, "facts")
-        return element("h3", self.title) + table + glossary(itertools.chain(*self.machine))
+        listed = table(None, facts, class_="facts")
+        return element("h3", self.title) + listed + glossary(itertools.chain(*self.machine))
 
     def table(self) -> str:
         return text.table([(what, f"{much}: {means}") for what, much, means in self.machine])
@@ -75,11 +75,12 @@ class StrategyTable(Card):
         columns = {asked: f"f-{fact}" for fact, asked in QUESTIONS.items()}
         columns = {"strategy": "", **columns, **dict.fromkeys(FRAMEWORKS.values(), "")}
         heads = [element("th", asked, scope="col", class_=name) for asked, name in columns.items()]
-        table = _table(heads, [self._row(name) for name in self.by_name], "strategies")
+        rows = [self._row(name) for name in self.by_name]
+        listed = table(element("tr", heads), rows, class_="strategies")
         symbols = "n: number of workers. S: bytes of all gradients, as many as of all parameters."
         units = element("p", symbols, class_="quiet f-wire")
         texts = [row[fact] for row in self.rows for fact in ("why", "cure", *QUESTIONS)]
-        return bar + table + units + glossary(texts, present)
+        return bar + listed + units + glossary(texts, present)
 
     def _row(self, name: str) -> list[Markup]:
         """Two rows for a strategy: the chosen fact and how real it is here; and, if it is unfolded,
@@ -121,11 +122,6 @@ class StrategyTable(Card):
                 facts.append((f"  here, {FRAMEWORKS[key]}", here))
             lines += [name, text.table(facts)]
         return "\n".join(lines)
-
-
-def _table(heads: Sequence[Markup], rows: Inside, name: str) -> Markup:
-    head = element("thead", element("tr", heads)) if heads else None
-    return element("table", head, element("tbody", rows), class_=name)
 
 
 def _reason(why: str, cure: str) -> list[Markup]:

@@ -16,9 +16,9 @@ import ipywidgets as w
 import traitlets
 from IPython import get_ipython
 
+from course_lib import text
 from course_lib.errors import SpecError
-from course_lib.text import round_up
-from course_lib.widgets.kit import Markup, element, join, page, svg
+from course_lib.widgets.kit import Markup, element, join, page, svg, table
 from course_lib.widgets.kit.widget import Pictured
 
 Range = tuple[float, float, str]
@@ -26,6 +26,7 @@ Range = tuple[float, float, str]
 Numbers = Range | Mapping[str, Range]
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
+HEADS = "question", "your guess", "result", "how near"
 STAYS = "It stays as it is. Now run the experiment."  # on one line at any width
 ALLOWED = """different choices or numbers: Predict("Which?", choices=["ring", "tree"]) or \
 Predict("How long?", numbers=(0, 100, "ms"))"""
@@ -66,6 +67,7 @@ class Predict(Pictured, w.VBox):
         self.guess: Any = None
         self.result: Outcome | None = None
         self.note, self.revealed = "", False
+        self.tempting: Mapping[str, str] = {}
         self._touched: set[str] = set()
         self._beyond: dict[str, str] = {}  # slider -> its range in words, if more was typed
         radio = w.RadioButtons(options=self.choices, value=None, layout=w.Layout(width="auto"))
@@ -87,8 +89,7 @@ class Predict(Pictured, w.VBox):
         line = [self.button, self.eraser, self.hint, self._onward]
         row = w.HBox(line, layout=w.Layout(align_items="center"))
         box = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
-        style = "font-size:15px;line-height:1.5"
-        asked = element("div", element("b", "Predict."), f" {question}", style=style)
+        asked = element("div", element("b", "Predict."), f" {question}", class_="ls-asked")
         super().__init__([w.HTML(asked), *self.inputs.values(), row, self.answer], layout=box)
         self.add_class("ls-predict")
         self._recall()
@@ -127,7 +128,8 @@ class Predict(Pictured, w.VBox):
         `note` names the cause. `tempting` has a sentence for each choice that is not the result:
         why it tempts, and what is wrong with it. It is shown to those who chose it.
         """
-        other = tempting[self.guess] if tempting and self.guess in {*tempting} - {result} else ""
+        self.tempting = tempting or {}
+        other = self.tempting.get(self.guess, "") if self.choices and self.guess != result else ""
         self.result, self.note, self.revealed = result, f"{note} {other}".strip(), True
         self._keep("")
         return self._sentence()
@@ -232,15 +234,13 @@ class Predict(Pictured, w.VBox):
             chosen = self.input.value
             self.input.options = [(self._label(choice), choice) for choice in self.choices]
             self.input.value = chosen
-        for one in self.inputs.values():
+        for one in (*self.inputs.values(), self.button):
             one.disabled = locked or revealed
-        self.button.disabled = locked or revealed
         label = "Locked" if locked else "No guess" if revealed else "Lock my guess"
         self.button.description = label
         self.eraser.layout.visibility = "visible" if locked else "hidden"
         bars, height = self._bars()
-        style = {"fill": "currentColor", "style": "width:640px;max-width:100%;display:block"}
-        drawn = svg.drawing(640, height, bars, aria_label="guess and result", **style)
+        drawn = svg.drawing(640, height, bars, aria_label="guess and result", class_="ls-bars")
         words = element("p", self._sentence(), class_="ls-answer")
         self.answer.value = join([drawn if bars else None, words]) if revealed else ""
         self.changed()
@@ -289,8 +289,8 @@ class Predict(Pictured, w.VBox):
             entries[self._key] |= {"result": self.result} if self.revealed else {}
         try:
             if book and (before or self.guess is not None):
-                text = json.dumps(entries, indent=1, default=float)
-                book.with_name(NAME).write_text(f"{text}\n", encoding="utf-8")
+                content = json.dumps(entries, indent=1, default=float)
+                book.with_name(NAME).write_text(f"{content}\n", encoding="utf-8")
         except OSError as error:
             self.hint.value = join(f"That is not kept: {NAME} cannot be written ({error}).")
 
@@ -307,6 +307,29 @@ class Predict(Pictured, w.VBox):
 
 ASKED: dict[str, Predict] = {}
 """The cards of this kernel by their questions, in the order in which these were asked first."""
+
+
+class Guesses(page.Card):
+    """A card of all questions that this kernel has asked, in their order: guess, result, and how
+    near they are.
+    """
+
+    title = "Your guesses"
+
+    def body(self) -> str:
+        rows = list[Markup]()
+        for *cells, how in (card.row() for card in ASKED.values()):
+            near = element("td", how, class_="solved" if how in ("right", "near") else "quiet")
+            rows.append(element("tr", [element("td", each) for each in cells], near))
+        head = element("tr", [element("th", each, scope="col") for each in HEADS])
+        return element("h3", self.title) + (table(head, rows) if rows else self.table())
+
+    def table(self) -> str:
+        rows = [card.row() for card in ASKED.values()]
+        return text.table([HEADS, *rows]) if rows else "No question was asked in this kernel yet."
+
+    def style(self) -> str:
+        return page.asset("cards/verdict.css")
 
 
 def kept(book: Any) -> dict[str, dict[str, Any]]:
@@ -340,7 +363,7 @@ def _slider(name: str, low: float, high: float, unit: str, wide: int) -> w.Float
     numbers stay as typed; `wide` characters for its name.
     """
     span = high - low
-    step = 1 if 20 <= span <= 5000 else round_up(span / 250, (1, 5, 10))
+    step = 1 if 20 <= span <= 5000 else text.round_up(span / 250, (1, 5, 10))
     return w.FloatSlider(
         **{"value": low, "min": low, "max": high, "step": step},
         description=f"{name} ({unit})" if name and unit else name or unit,

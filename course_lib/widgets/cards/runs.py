@@ -9,22 +9,14 @@ from course_lib import text
 from course_lib.record import rundir
 from course_lib.record.past import Overlay, PastRun, past_runs
 from course_lib.record.saved import SavedRun
-from course_lib.widgets.kit import Markup, element
-from course_lib.widgets.kit.page import Card
+from course_lib.widgets.kit import Markup, element, table
+from course_lib.widgets.kit.page import Card, asset
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
 HEADERS = [name.replace("_", " ") for name in PastRun._fields]
 OPEN = "TrainingBoard(runs()[0]), Timeline(runs()[0]), RaceBoard(runs().overlay(0, 1))"
-STYLE = """
-.ls-card .runs { overflow-x: auto; }
-.ls.ls-card .runs :is(th, td) { padding-right: 12px; }
-.ls.ls-card .runs td:nth-child(2) { white-space: pre; }
-.ls.ls-card .runs td:is(:nth-child(3), :last-child) { min-width: 170px; overflow-wrap: anywhere; }
-.ls.ls-card .runs small { display: block; color: var(--ls-soft); }
-.ls.ls-card .runs :is(th, td):nth-child(n + 6):nth-child(-n + 9) { text-align: right; }
-"""
 
 
 def runs(
@@ -81,16 +73,15 @@ class PastRuns(Card):
             return title + element("p", self.table())
         head, *lines = self._lines()
         rows = [_row("td", *line) for line in lines]
-        parts = element("thead", _row("th", *head)), element("tbody", rows)
         how = {"class_": "runs", "tabindex": 0, "role": "region", "aria_label": self.title}
         hint = element("p", "To open them: ", element("code", OPEN), class_="quiet")
-        return title + element("div", element("table", parts), **how) + hint
+        return title + element("div", table(_row("th", *head), rows), **how) + hint
 
     def _lines(self) -> list[list[str]]:
         return [["", *HEADERS], *([str(i), *cells(row)] for i, row in enumerate(self.rows))]
 
     def style(self) -> str:
-        return STYLE
+        return asset("cards/runs.css")
 
 
 def _row(tag: str, number: str, name: str, started: str, strategy: str, *others: str) -> Markup:
@@ -102,11 +93,10 @@ def _row(tag: str, number: str, name: str, started: str, strategy: str, *others:
 def cells(row: PastRun) -> list[str]:
     """Return the row as texts, in the order of `HEADERS`."""
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.started))
-    rounded = row._replace(seconds=row.seconds and round(row.seconds, 1))
-    return [row.directory, when, *map(_cell, rounded[2:])]
+    return [row.directory, when, *map(_cell, row[2:])]
 
 
 def _cell(value: str | float | None) -> str:
     if isinstance(value, float):
-        return f"{value:.4g}" if abs(value) < 1000 else f"{value:,.0f}"
+        return f"{value:.3g}" if abs(value) < 1000 else f"{value:,.0f}"
     return f"{value:,}" if isinstance(value, int) else value or "-"

@@ -51,6 +51,11 @@ def join(inside: Inside) -> Markup:
     return Markup("".join(map(join, inside)))
 
 
+def table(head: Inside, rows: Inside, **attributes: Any) -> Markup:
+    """A table of rows, below the row `head`, if there is one."""
+    return element("table", head and element("thead", head), element("tbody", rows), **attributes)
+
+
 def attribute(value: Any) -> str:
     """A value as the text of an attribute. Floats get five digits: a picture shows fewer."""
     return f"{value:.5g}" if isinstance(value, float) else str(value)
