@@ -17,7 +17,7 @@ from rich.text import Text
 from course_lib.commands.terminal import Json, dump, say, show
 from course_lib.errors import SpecError
 from course_lib.record.export import FORMATS, save_frames
-from course_lib.record.past import DAMAGED
+from course_lib.record.past import DAMAGED, WHERE
 from course_lib.record.rundir import usable
 from course_lib.record.saved import OUTCOMES, SavedRun, saved_runs
 from course_lib.widgets.board.plots import NAMES
@@ -38,6 +38,7 @@ Format = Annotated[str, typer.Option("--format", help=f"One of {', '.join(FORMAT
 Folder = Annotated[Path | None, typer.Option(help="The folder; if not given, one in the run's.")]
 Only = Annotated[str, typer.Option(help="Only runs of this one.")]
 State = Annotated[str, typer.Option(help=f"Only runs that are {', '.join([*OUTCOMES, DAMAGED])}.")]
+Where = Annotated[str, typer.Option(help=f"Only runs of which this is true: {WHERE}.")]
 Last = Annotated[int, typer.Option(min=1, help="At most so many.")]
 
 
@@ -47,10 +48,11 @@ def runs(
     framework: Only = "",
     state: State = "",
     last: Last = 20,
+    where: Where = "",
     as_json: Json = False,
 ) -> None:
     """List the runs that are kept, the newest first: how far each came, and what happened to it."""
-    table = past.runs(strategy, workload, framework, state, last)
+    table = past.runs(strategy, workload, framework, state, last, where)
     if as_json:
         dump([row._asdict() for row in table.rows])
     elif table.rows:

@@ -6,9 +6,10 @@ import contextlib
 import json
 import time
 import warnings
+from datetime import datetime
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from course_lib.errors import LockstepError, SpecError
 from course_lib.record import rundir
@@ -18,7 +19,11 @@ from course_lib.record.life import Life, planned
 from course_lib.record.saved import OUTCOMES, SavedRun, first_failure, outcome
 from course_lib.spec.run_spec import FRAMEWORKS, RunSpec
 
+if TYPE_CHECKING:
+    from pandas import DataFrame
+
 DAMAGED = "damaged"
+WHERE = """a pandas expression: "final_loss < 0.5 and events.str.contains('kill')\""""
 NO_RACE = "This is no race: what else the machine did while each run went on is not known."
 
 
@@ -41,9 +46,10 @@ class PastRun(NamedTuple):
     events: str = ""
 
 
-def past_runs(last: int | None = None, **wanted: str) -> list[PastRun]:
+def past_runs(last: int | None = None, where: str = "", **wanted: str) -> list[PastRun]:
     """Return the runs in the home folder, the newest first: the `last` ones of those whose fields
-    are as `wanted`, where "" is any. Raises `SpecError` for a value that no run has.
+    are as `wanted`, where "" is any, and of which the pandas expression `where` is true. Raises
+    `SpecError` for a value that no run has, and for what is no such expression.
     """
     rows = list[PastRun]()
     with rundir.usable("LOCKSTEP_HOME", rundir.home()):
@@ -56,7 +62,25 @@ def past_runs(last: int | None = None, **wanted: str) -> list[PastRun]:
         if value and names and value not in names:
             raise SpecError.unknown(field, value, names)
     chosen = (row for row in rows if all(v in ("", getattr(row, f)) for f, v in wanted.items()))
-    return sorted(chosen, key=lambda row: (row.started, row.directory), reverse=True)[:last]
+    rows = sorted(chosen, key=lambda row: (row.started, row.directory), reverse=True)
+    if where:
+        try:
+            rows = [rows[i] for i in frame(rows).query(where, engine="python").index]
+        except Exception as error:  # pandas has many for a wrong expression
+            fields = ", ".join(PastRun._fields)
+            raise SpecError("where", where, f"{WHERE} ({one_line(error)}); of {fields}") from None
+    return rows[:last]
+
+
+def frame(rows: list[PastRun]) -> "DataFrame":
+    """A row for each run; `started` is local time."""
+    import pandas as pd
+
+    whole, real = dict.fromkeys(("workers", "steps_done"), "Int64"), ("final_loss", "seconds")
+    table = pd.DataFrame.from_records(rows, columns=PastRun._fields)
+    table = table.astype(whole | dict.fromkeys(real, "float64"))
+    started = [datetime.fromtimestamp(row.started) for row in rows]
+    return table.assign(started=pd.to_datetime(pd.Series(started, dtype="datetime64[ns]")))
 
 
 def past_run(path: Path) -> PastRun:
@@ -116,7 +140,7 @@ class Overlay:
         specs = [run.spec for run in self.runs.values()]
         differ = [f for f in RunSpec.model_fields if len({str(getattr(s, f)) for s in specs}) > 1]
         advice = f"They differ in {', '.join(differ)}." if differ else "They have the same fields."
-        return SimpleNamespace(fairness=SimpleNamespace(fair=False, why=NO_RACE, advice=advice))
+        return SimpleNamespace(fairness=SimpleNamespace(fair=None, why=NO_RACE, advice=advice))
 
     def stop(self) -> None:
         """Do nothing: they are over."""

@@ -130,6 +130,35 @@ def test_damage_is_shown_and_hides_no_other_run(home: Path, file: str, content: 
     assert "damaged" in repr(runs()) and "damaged" in runs()._repr_html_()
 
 
+@pytest.mark.parametrize(
+    ("where", "left"),
+    [
+        ("final_loss < 0.2", "dba"),
+        ("final_loss > 0.2 and steps_done == 6", "ec"),
+        ("events.str.contains('kill')", "d"),
+        ("seconds < 0", ""),
+        ("started < '2001-01-01'", ""),
+        ("workers == 2 and strategy != 'parameter_server'", "dcba"),
+    ],
+)
+def test_an_expression_chooses_runs_by_loss_time_and_events(
+    home: Path, where: str, left: str
+) -> None:
+    assert names(runs(where=where)) == left
+    assert names(runs(where=where, last=1)) == left[:1]
+
+
+@pytest.mark.parametrize(
+    "where", ["loss < 1", "final_loss <", "final_loss", "1", "a b", "events > 1"]
+)
+def test_a_wrong_expression_is_refused_with_an_example_and_the_columns(
+    home: Path, where: str
+) -> None:
+    with pytest.raises(SpecError, match=r"final_loss < 0.5.*steps_done") as refused:
+        runs(where=where)
+    assert refused.value.field == "where" and "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("started", ["NaN", "1e300", "-5", "0"])
 def test_a_run_without_a_time_has_that_of_its_directory(home: Path, started: str) -> None:
     facts = home / "a-finished" / "run.json"
@@ -254,7 +283,7 @@ def test_the_card_has_every_row_and_no_script(home: Path) -> None:
 def test_the_frame_has_the_columns_of_the_rows(home: Path) -> None:
     frame = runs().to_frame()
     assert [*frame] == [*PastRun._fields] and len(frame) == 5
-    assert frame["started"].iloc[-1].timestamp() == STARTED
+    assert frame["started"].iloc[-1].to_pydatetime().timestamp() == STARTED
     assert frame.query("framework == 'torch'")["final_loss"].notna().all()
 
 

@@ -183,7 +183,7 @@ class TrainingBoard(Board):
         TrainingBoard(run)
     """
 
-    needs = "run", "digest", 'a run: TrainingBoard(start("one_device")); a race has a RaceBoard'
+    needs = "run", "digest", 'a run: start("one_device") or SavedRun(path); a race has a RaceBoard'
 
     @property
     def run(self) -> Watched:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from course_lib import text
 from course_lib.record import rundir
-from course_lib.record.past import Overlay, PastRun, past_runs
+from course_lib.record.past import Overlay, PastRun, frame, past_runs
 from course_lib.record.saved import SavedRun
 from course_lib.widgets.kit import Markup, element, table
 from course_lib.widgets.kit.page import Card, asset
@@ -20,17 +20,24 @@ OPEN = "TrainingBoard(runs()[0]), Timeline(runs()[0]), RaceBoard(runs().overlay(
 
 
 def runs(
-    strategy: str = "", workload: str = "", framework: str = "", state: str = "", last: int = 50
+    strategy: str = "",
+    workload: str = "",
+    framework: str = "",
+    state: str = "",
+    last: int = 50,
+    where: str = "",
 ) -> PastRuns:
     """The `last` runs that are kept, the newest first, those that go on included: all, or those of
-    a strategy, workload, framework or state. Raises `SpecError` for a value that no run has.
+    a strategy, workload, framework or state, or of which a pandas expression over the columns is
+    true. Raises `SpecError` for a value that no run has, and for a wrong expression.
 
         runs()[0]                           # the newest, as a SavedRun
         TrainingBoard(runs(state="failed")[0])
+        runs(where="final_loss < 0.5 and events.str.contains('kill')")
         RaceBoard(runs().overlay(0, 3))     # the curves of both on one clock
     """
     wanted = {"strategy": strategy, "workload": workload, "framework": framework, "state": state}
-    return PastRuns(past_runs(last, **wanted))
+    return PastRuns(past_runs(last, where, **wanted))
 
 
 class PastRuns(Card):
@@ -58,11 +65,8 @@ class PastRuns(Card):
         return Overlay(*(self[each] for each in which))
 
     def to_frame(self) -> DataFrame:
-        """A row for each run; `started` is in UTC."""
-        import pandas as pd
-
-        table = pd.DataFrame.from_records(self.rows, columns=PastRun._fields)
-        return table.assign(started=pd.to_datetime(table["started"], unit="s", utc=True))
+        """A row for each run; `started` is local time."""
+        return frame(self.rows)
 
     def table(self) -> str:
         return text.table(self._lines()) if self.rows else f"No such run is in {rundir.home()}."
