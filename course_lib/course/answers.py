@@ -58,9 +58,10 @@ class Verdict:
     @property
     def section(self) -> str:
         """The section of a lesson to read where an answer is not right yet, as an `ExerciseTask`
-        has it; else "".
+        has it; "" for an error that it raises, which no lesson explains.
         """
-        tasks = sets().values() if self.state == "not yet" else ()
+        explained = self.state == "not yet" and not self.text.startswith("It raises")
+        tasks = sets().values() if explained else ()
         return next((task.section for each in tasks for task in each if task.name == self.task), "")
 
     def _repr_html_(self) -> str:

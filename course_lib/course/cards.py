@@ -197,7 +197,7 @@ def books(course: Path, exercises: Mapping[str, Sequence[Any]], place: Path | No
                 state = str(standings.get(task.name, Standing()))
                 tasks.append(("", task.name, f"{task.points} points", state))
             done, asked = sum(task[3].startswith("solved") for task in tasks), len(tasks)
-            title, what = f"exercise {title}", "tasks"
+            what = "tasks"
         state = "done" if done == asked > 0 else "begun" if done else "to do"
         listed.append(Book(path, (title, f"{done} of {asked} {what}", "", state), tasks))
     return sorted(listed, key=lambda book: (book.path.stem[:2], bool(book.tasks)))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.course.answers import ExerciseTask, Verdict
+from course_lib.errors import line_of
 from course_lib.text import a
 
 from . import ready_made
@@ -53,7 +54,7 @@ def judge_shard(task: str, answer: Any) -> Verdict:
     except NotImplementedError:
         raise
     except Exception as error:
-        return _raised(task, error)
+        return _raised(task, error, answer)
 
     def complaint(world: World) -> Complaint | None:
         return ids.uneven(ids.read_by(world), world.workers * 9 + seed % 5 + 1)
@@ -69,13 +70,14 @@ AGAIN = (
 )
 
 
-def _raised(task: str, error: Exception) -> Verdict:
+def _raised(task: str, error: Exception, answer: Any) -> Verdict:
     text = str(error)
     if text.startswith("It returns"):
         return Verdict(task, "not yet", text)
     argument = isinstance(error, TypeError) and "argument" in text
     hint = "Keep the arguments that the function had." if argument else ""
-    return Verdict(task, "not yet", f"It raises {type(error).__name__}: {text}", hint)
+    words = f"It raises {type(error).__name__}: {text}{line_of(error, answer)}"
+    return Verdict(task, "not yet", words, hint)
 
 
 SHARD = ExerciseTask(
@@ -134,7 +136,7 @@ def judge_reshuffle(task: str, answer: Any) -> Verdict:
     except NotImplementedError:
         raise
     except Exception as error:
-        return _raised(task, error)
+        return _raised(task, error, answer)
 
     def complaint(world: World) -> Complaint | None:
         count = world.workers * 20 + seed % 5 + 1

@@ -19,6 +19,8 @@
     if (!frame || !(data.height > 0)) return;
     frame.style.height = `${data.height}px`;
     if (frame.dataset.theme !== theme()) paint(frame);
+    const same = [...frames()].filter((one) => one.src === frame.src);
+    if (same.at(-1) !== frame) frame.contentWindow.postMessage({ later: true }, "*"); // the result stands with the last
     if (guesses[frame.src]) frame.contentWindow.postMessage({ guess: guesses[frame.src] }, "*");
   });
   const paint = (frame) => {

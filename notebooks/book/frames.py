@@ -3,15 +3,18 @@ as a frame, and its page is written when the last cell has run, as runs are over
 """
 
 import os
+import time
 from html import escape
 from pathlib import Path
 from typing import Any
 
+import ipywidgets
 from IPython import get_ipython
 from IPython.display import display
 
 # of a page before it has told its own
 HEIGHTS = {"AllReduceStage": 620, "Timeline": 420, "TrainingBoard": 640, "RaceBoard": 760}
+RECORDED = 3.0  # seconds of a run that goes on, before the next cell stops it
 shown: list[Any] = []
 
 
@@ -35,6 +38,7 @@ def _install(_: Any) -> None:
     cards.link = link
     get_ipython().events.unregister("pre_run_cell", _install)
     Pictured._ipython_display_ = _frame
+    ipywidgets.interactive._ipython_display_ = _at_rest
     Predict.reveal = _revealed(Predict.reveal)
 
 
@@ -59,10 +63,23 @@ def frame(address: str, title: str, height: int) -> str:
 def _frame(widget: Any) -> None:
     if not any(widget is other for other in shown):
         shown.append(widget)
+        view = getattr(widget, "view", None)
+        if view and any(side.run.state in ("starting", "running") for side in view.sides):
+            time.sleep(RECORDED)
     number = next(i for i, other in enumerate(shown) if widget is other)
     address = f"{os.environ['BOOK_WIDGETS']}/{number}.html"
     html = frame(address, repr(widget), HEIGHTS.get(type(widget).__name__, 300))
     display({"text/html": html, "text/plain": repr(widget)}, raw=True)
+
+
+def _at_rest(control: Any) -> None:
+    """What `interact` shows before a slider is moved, which needs a kernel."""
+    names = " · ".join(slider.description for slider in control.kwargs_widgets)
+    words = (
+        f"In JupyterLab sliders stand here ({names}). Where they stand at first, they show this:"
+    )
+    display({"text/html": f"<p>{escape(words)}</p>", "text/plain": words}, raw=True)
+    control.f(**{slider._kwarg: slider.value for slider in control.kwargs_widgets})
 
 
 def save(folder: str) -> None:

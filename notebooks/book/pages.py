@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -37,14 +38,24 @@ what you write in real processes and say in words what is wrong.
 ```"""
 
 
+HERE_READ = """```{{note}}
+Nothing runs on this page: it shows what a run of this lesson gave, and boards play what they have
+recorded. To slow, pause and kill processes yourself, [install the course](../index.md#install-it)
+and open `notebooks/{}`.
+```"""
+
+
 def sources(kept: dict[Path, Kept]) -> dict[str, str]:
     """Path in the folder of sources -> text, of all pages."""
     made = {f"{path.relative_to(ROOT)}": _notebook(path, kept.get(path)) for path in RUN[:-1]}
     made |= {f"{path.relative_to(ROOT)}": _exercise(path) for path in EXERCISES}
-    texts = [ROOT / "exercises/README.md", ROOT / "notebooks/INSTRUCTORS.md"]
+    texts = [ROOT / "notebooks/INSTRUCTORS.md"]
     texts += [*(ROOT / "notebooks/reference").glob("*.md"), ROOT / "CONTRIBUTING.md"]
     for path in [*texts, ROOT / "SECURITY.md"]:
         made[f"{path.relative_to(ROOT)}"] = linked(path.read_text(encoding="utf-8"), path)
+    listed = (ROOT / "exercises/README.md").read_text(encoding="utf-8")
+    shown = listed.partition("\nThe answers are in ")[0]  # which are no pages
+    made["exercises/README.md"] = linked(shown, ROOT / "exercises/README.md")
     for folder, title in FOLDERS.items():
         files = sorted((ROOT / folder).glob("*.py"))
         made |= {f"{folder}/{path.stem}.md": _source(path) for path in files}
@@ -86,7 +97,15 @@ def _notebook(path: Path, kept: Kept | None) -> str:
             cell.source = linked(cell.source, place)
         elif cell.metadata.get("jupyter", {}).get("source_hidden"):
             cell.metadata["tags"] = [*cell.metadata.get("tags", ()), "hide-input"]
+    if path in LESSONS:
+        _noted(book, HERE_READ.format(path.name))
     return _written(book)
+
+
+def _noted(book: Any, words: str) -> None:
+    """Put a note below the title of a notebook."""
+    first = next(i for i, cell in enumerate(book.cells) if cell.cell_type == "markdown")
+    book.cells.insert(first + 1, nbformat.v4.new_markdown_cell(words, id="note"))
 
 
 def _left_out(cell: Any) -> bool:
@@ -99,8 +118,7 @@ def _exercise(path: Path) -> str:
     for cell in book.cells:
         if cell.cell_type == "markdown":
             cell.source = linked(cell.source, path)
-    first = next(i for i, cell in enumerate(book.cells) if cell.cell_type == "markdown")
-    book.cells.insert(first + 1, nbformat.v4.new_markdown_cell(NOTE.format(path.name), id="note"))
+    _noted(book, NOTE.format(path.name))
     return _written(book)
 
 
@@ -200,8 +218,14 @@ def _front() -> str:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     text = _with_stage((HERE / "index.md").read_text(encoding="utf-8"))
     for heading in re.findall(r"<!-- README: (.*?) -->", text):
-        part = linked(_section(readme, heading), ROOT / "README.md")
+        part = _section(readme, heading).partition(" `make book`")[0]  # who reads it has it
+        part = linked(part, ROOT / "README.md")
         text = text.replace(f"<!-- README: {heading} -->", part)
+    address = os.environ.get("BOOK_REPOSITORY", "")
+    place = "In the folder of the course, the one with the `Makefile`:"
+    if address:
+        place = f"    git clone {address}\n    cd {address.rpartition('/')[2]}\n\nThen:"
+    text = text.replace("<!-- repository -->", place)
     trees = [_tree(caption, pages) for caption, pages in contents().items()]
     return "\n".join([text, *trees])
 

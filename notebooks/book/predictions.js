@@ -37,8 +37,12 @@ const bar = (label, share, words, kind) =>
     make("i", { className: kind, style: `width: ${Math.max(0.5, 46 * share)}%` }), make("span", { textContent: words }));
 
 // The same card in another frame of the page is locked with the same guess.
-addEventListener("message", ({ source, data: { guess } }) => {
-  if (source !== parent || !guess || lock.disabled) return;
+let later = false; // the lesson shows the card once more, after the experiment
+addEventListener("message", ({ source, data }) => {
+  if (source !== parent) return;
+  later ||= Boolean(data.later);
+  const { guess } = data;
+  if (!guess || lock.disabled) return;
   for (const { input, choice } of radios) input.checked = choice === guess[""];
   for (const { name, input } of sliders) (input.value = guess[name]), input.oninput();
   form.requestSubmit();
@@ -58,6 +62,10 @@ form.onsubmit = (event) => {
   lock.disabled = true;
   const guess = chosen ? { "": chosen.choice } : Object.fromEntries(sliders.map(({ name, input }) => [name, input.value]));
   parent.postMessage({ guess }, "*");
+  if (later) {
+    hint.textContent = "Read on: the result stands below, beside your guess.";
+    return;
+  }
   if (card.result[""] === null) hint.textContent = "The result stands in the lesson, below.";
   for (const { label, choice } of card.result[""] === null ? [] : radios) {
     const right = choice === card.result[""], mine = choice === chosen.choice;

@@ -170,6 +170,8 @@ def test_a_guess_is_known_to_the_same_card_below(site: Path, tab: Tab) -> None:
     places.nth(1).scroll_into_view_if_needed()
     expect(second.get_by_text("Locked")).to_be_disabled()
     expect(second.locator(".verdict")).to_contain_text("result")
+    expect(first.get_by_text("the result stands below")).to_be_visible()
+    expect(first.locator(".verdict")).to_be_empty()
 
 
 def test_a_figure_is_drawn_without_a_network(site: Path, tab: Tab) -> None:

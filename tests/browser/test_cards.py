@@ -236,7 +236,7 @@ def test_a_locked_guess_stays_through_a_second_run_and_a_new_kernel_until_it_is_
         expect(page.get_by_text("card.reveal")).to_be_hidden()
         page.get_by_label("the ring").check()
         lock.click()
-        expect(page.get_by_text("It stays as it is")).to_be_visible()
+        expect(page.get_by_text("It is locked")).to_be_visible()
         expect(page.get_by_text("card.reveal")).to_be_visible()
 
         # The next cell has the focus, so Shift+Enter goes on and does not ask anew.
@@ -306,7 +306,7 @@ def test_sliders_count_where_they_are_pressed_and_begin_at_one_place(
         page.keyboard.insert_text("0.25")
         page.keyboard.press("Tab")
         lock.click()
-        expect(page.get_by_text("It stays as it is")).to_be_visible()
+        expect(page.get_by_text("It is locked")).to_be_visible()
         lab.choose(1)
         lab.run(2)
         expect(page.get_by_text("{'rings': 0.25, 'of the trees': 0.0}")).to_be_visible()
@@ -426,7 +426,7 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
         for _ in range(3):
             page.keyboard.press("ArrowRight")
         lock.press("Enter")
-        expect(page.get_by_text("It stays as it is")).to_be_visible()
+        expect(page.get_by_text("It is locked")).to_be_visible()
         lab.choose(3)
         lab.run()
         labels = page.locator(".ls-predict .widget-slider .widget-label")

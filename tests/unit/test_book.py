@@ -44,6 +44,20 @@ def test_checks_are_not_shown_and_exercises_say_where_they_are_done(pages: Any) 
             exercise = name.startswith("exercises/")
             assert exercise or not any("check" in c.metadata.get("tags", ()) for c in cells)
             assert exercise == any("installed course" in c.source for c in cells)
+            lesson = name.startswith("notebooks/") and "/" not in name.removeprefix("notebooks/")
+            noted = any("Nothing runs on this page" in c.source for c in cells)
+            assert noted == (lesson and "gallery" not in name)
+
+
+def test_the_first_page_says_where_to_get_the_course(
+    pages: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BOOK_REPOSITORY", raising=False)
+    assert "the one with the `Makefile`" in pages.sources({})["index.md"]
+    monkeypatch.setenv("BOOK_REPOSITORY", "https://example.org/somebody/course")
+    first = pages.sources({})["index.md"]
+    assert "git clone https://example.org/somebody/course\n    cd course" in first
+    assert "make lab" in first and "`make book`" not in first
 
 
 @pytest.mark.parametrize(

@@ -213,7 +213,7 @@ def test_all_guesses_of_a_kernel_stand_beside_their_results(
     locked(how_long(), 10, 20).reveal({"ring": 35.0, "tree": 20.0})  # its cell once more
     assert [row[1:] for row in map(Predict.row, predict.ASKED.values())] == [
         ("ring 10 ms, tree 20 ms", "ring 35 ms, tree 20 ms", "not near"),
-        ("b", "a", "another choice"),
+        ("b", "a", "not right"),
         ("no guess", "here", ""),
     ]
     assert Guesses().table().splitlines()[1].startswith("How long?  ring 10 ms, tree 20 ms")

@@ -148,7 +148,8 @@ def _row(lane: plots.Lane, prefix: str, windows: int = 1) -> Markup:
     ]
     inside = _long((svg.drawing(columns, 18, cells, **style), events), windows)
     picture = element("div", inside, class_="lk-lane")
-    parts = [element("span", lane.name), picture, element("span", lane.note)]
+    note = lane.note.replace("waits", "waited" if windows > 1 else "waits")  # of the whole run
+    parts = [element("span", lane.name), picture, element("span", note)]
     hit = "lk-row lk-hit" if lane.fate else "lk-row"
     return element("div", parts, class_=hit, data_task=lane.task, data_fate=lane.fate)
 
@@ -167,7 +168,7 @@ def _axis(window: plots.TimeWindow, windows: int, many: bool) -> Markup:
     ticks = [(share, words) for share, words in window.ticks(4 * windows) if share < last]
     ticks = [tick for tick in ticks if tick[0] > 0.03 / windows]
     marks = [element("i", words, style=f"left:{share:.2%}") for share, words in ticks]
-    shown = element("span", f"in {window.span / windows:.3g} s")
+    shown = element("span", f"{'shown:' if windows > 1 else 'in'} {window.span / windows:.3g} s")
     clock = element("div", _long(marks, windows), class_="lk-clock")
     return element("div", clock, shown, class_="lk-axis")
 

@@ -27,7 +27,8 @@ Numbers = Range | Mapping[str, Range]
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
 HEADS = "question", "your guess", "result", "how near"
-STAYS = "It stays as it is. Now run the experiment."  # on one line at any width
+STAYS = "It is locked. Now run the experiment."  # on one line at any width
+ANEW = "To guess before you see it, run the cell of this question again."
 ALLOWED = """different choices or numbers: Predict("Which?", choices=["ring", "tree"]) or \
 Predict("How long?", numbers=(0, 100, "ms"))"""
 GUESS, RESULT = "#CC79A7", "#0072B2"
@@ -131,16 +132,16 @@ class Predict(Pictured, w.VBox):
         self.tempting = tempting or {}
         other = self.tempting.get(self.guess, "") if self.choices and self.guess != result else ""
         self.result, self.note, self.revealed = result, f"{note} {other}".strip(), True
-        self._keep("")
+        self._keep(ANEW if self.guess is None else "")
         return self._sentence()
 
     def row(self) -> tuple[str, str, str, str]:
-        """Question, guess, result, and how near they are: "right" or "another choice"; of numbers
+        """Question, guess, result, and how near they are: "right" or "not right"; of numbers
         "near" (all within a tenth of their range) or "not near".
         """
         guess, result = self.guess, self.result
         if self.choices:
-            how = "right" if guess == result else "another choice"
+            how = "right" if guess == result else "not right"
         elif guess is not None and result is not None:
             spans = ((name, (high - low) / 10) for name, (low, high, _) in self.ranges.items())
             given, results = _named(guess), _named(result)
