@@ -24,8 +24,12 @@ from course_lib.errors import Damaged, LockstepError, SpecError, Stalled, Unavai
 
 INTERRUPTED = 130
 
+HELP: Any = {"help_option_names": ["-h", "--help"]}
 app = typer.Typer(
-    add_completion=False, help="Learn distributed training by running it.", rich_markup_mode=None
+    add_completion=False,
+    help="Learn distributed training by running it.",
+    rich_markup_mode=None,
+    context_settings=HELP,
 )
 TRAINING, READING = (run, race, check_strategy), (runs, watch, picture, export)
 COURSE = (check, claims, exercises, lab)
@@ -33,7 +37,7 @@ COMMANDS = (*TRAINING, *READING, allreduce, stage, doctor, strategies, *COURSE)
 for command in COMMANDS:
     short = " ".join(str(command.__doc__).split()).partition(". ")[0].removesuffix(".")
     further: Any = {"allow_extra_args": True, "ignore_unknown_options": True}
-    how: Any = {"context_settings": further} if command is lab else {}
+    how: Any = {"context_settings": HELP | further if command is lab else HELP}
     how |= {"cls": Command, "epilog": EXAMPLES.get(command.__name__)}
     app.command(short_help=f"{short}.", **how)(command)
 app.add_typer(cluster, name="cluster")
@@ -62,7 +66,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     except LockstepError as error:
         _fail(error, 1)
     except (KeyboardInterrupt, typer.Abort):
-        _fail("interrupted; what this command had started was stopped", INTERRUPTED)
+        _fail("interrupted; nothing that this command has started goes on", INTERRUPTED)
     except Exception as error:
         if not hasattr(error, "format_message"):  # what the option parser raises has one
             raise

@@ -2,7 +2,9 @@
 makes it and returns at once; a thread of it listens to the supervisor.
 """
 
+import atexit
 import errno
+import os
 import sys
 import threading
 import time
@@ -21,6 +23,7 @@ from course_lib.collectives.schedule import Schedule
 from course_lib.errors import LockstepError, Stalled, StartTimeout, SupervisorLost, Unavailable
 from course_lib.hardware import Machine, Plan
 from course_lib.hardware.limits import version
+from course_lib.notebook.shell import in_script
 from course_lib.record import checkpoints, rundir
 from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Phase, clock, task_key
@@ -63,7 +66,7 @@ class Prepared:
         """Write all that the tasks need to know into the run's directory. `origin`: see `Run`."""
         facts: dict[str, Any] = {"origin": origin, "started": time.time()}
         facts |= {"recovers": self.recovers, "temporary": self.temporary}
-        facts |= {"version": version("lockstep-course")}
+        facts |= {"version": version("lockstep-course"), "kernel": os.getpid()}
         facts |= {"sys_path": sys.path, "cwd": str(Path.cwd()), **dict(self.plan)}
         # under a chief, which hands out the work, workers serve as well
         facts |= {"services": ("ps", "worker") if self.spec.chief else ("ps",)}
@@ -394,3 +397,11 @@ class Run(Orders):
             if not self._arrived.is_set() and "starting" not in self.tasks.values():
                 self.state = "running"
                 self._arrived.set()
+
+
+@atexit.register
+def _name_what_ends() -> None:
+    """Tell on stderr which runs the end of a script stops: it may have been to wait for them."""
+    for run in Run.going() if in_script() else ():
+        words = f"{how_far(run, run.spec.strategy)}, and ends now, as this program does"
+        print(f"lockstep: {words}; run.wait() waits for the end of a run.", file=sys.stderr)

@@ -15,6 +15,8 @@ from course_lib.racing import promises
 from course_lib.racing.entrants import parse_entrant
 from course_lib.racing.race import race as start_race
 from course_lib.record import measures
+from course_lib.record.life import Mark
+from course_lib.record.progress import how_far
 from course_lib.record.trace import Trace
 from course_lib.strategies import pages
 from course_lib.strategies.catalog import StrategyName
@@ -27,7 +29,7 @@ Entrants = Annotated[
     list[str],
     typer.Argument(
         help="Two strategies or more. Settings for one strategy alone follow a comma: "
-        "one_device,device_ms=80."
+        "multi_worker_mirrored,all_reduce=tree."
     ),
 ]
 Target = Annotated[
@@ -44,9 +46,9 @@ lockstep run multi_worker_mirrored --framework torch --workers 4
 lockstep run --hosts 2 --link 200,0.5 --all-reduce hierarchical
 lockstep run --device-ms 20 --fault "pause worker:1 at step 40 for 2s\"""",
     "race": """\
-lockstep race multi_worker_mirrored parameter_server --slow worker:3=4
-lockstep race one_device,device_ms=80 mirrored,device_ms=20 --target-loss 0.3
-lockstep race one_device mirrored --framework torch --target-accuracy 0.9""",
+lockstep race multi_worker_mirrored parameter_server --workers 4 --slow worker:3=4
+lockstep race multi_worker_mirrored parameter_server --framework torch --target-accuracy 0.9
+lockstep race multi_worker_mirrored,all_reduce=ring multi_worker_mirrored,all_reduce=tree""",
     "check_strategy": """\
 lockstep check-strategy multi_worker_mirrored --framework torch
 lockstep check-strategy fully_sharded --framework torch --precision bfloat16
@@ -69,6 +71,7 @@ def run(
         if not as_json:
             for reason in started.plan.reasons:
                 say(f"{reason.what} {reason.choice}: {reason.why}", stderr=True)
+            say(f"record {started.run_dir}", stderr=True)
         follow(started.wait, {started.spec.strategy: started}, timeout)
         result = started.result
     if as_json:
@@ -84,6 +87,7 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
     deadline = time.monotonic() + timeout
     with progress() as shown:
         bars = {name: shown.add_task(name, total=run.spec.steps) for name, run in runs.items()}
+        happened: dict[str, list[Mark]] = {name: [] for name in runs}
         while True:
             left = deadline - time.monotonic()
             try:
@@ -100,8 +104,13 @@ def follow(wait: Callable[[float], object], runs: Mapping[str, Run], timeout: fl
                 if stalled.standing or left <= 0 or shown.disable:
                     raise
             for name, run in runs.items():
-                loss = run.digest.losses.last
-                words = f"{name} {run.state if loss is None else f'loss {loss:.3f}'}"
+                marks = run.digest.life.marks()
+                for mark in marks[len(happened[name]) :]:
+                    shown.console.print(
+                        f"{name}: {mark.word} {', '.join(mark.who)}, {mark.at:.1f} s"
+                    )
+                happened[name] = marks
+                words = how_far(run, name)
                 shown.update(bars[name], completed=run.digest.steps_done, description=words)
 
 

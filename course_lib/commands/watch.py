@@ -2,6 +2,7 @@
 they go on or long after.
 """
 
+import contextlib
 import time
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from rich.text import Text
 
 from course_lib.commands.terminal import Json, dump, say, show
 from course_lib.errors import SpecError
+from course_lib.record import rundir
 from course_lib.record.export import FORMATS, save_frames
 from course_lib.record.past import DAMAGED, WHERE
 from course_lib.record.rundir import usable
@@ -23,12 +25,29 @@ from course_lib.record.saved import OUTCOMES, SavedRun, saved_runs
 from course_lib.widgets.board.plots import NAMES
 from course_lib.widgets.board.view import Side, View
 from course_lib.widgets.cards import runs as past
-from course_lib.widgets.kit import svg
+from course_lib.widgets.kit import page, svg
 from course_lib.widgets.timeline import Timeline
 
 PERIOD = 0.25  # seconds between pictures
-Runs = Annotated[Path, typer.Argument(help="The directory of a run, or of a race.")]
-RunDir = Annotated[Path, typer.Argument(help="The directory of a run, as `run` prints it.")]
+
+
+def kept(name: str) -> Path:
+    """The directory of a run, also by its name alone among those that are kept."""
+    with contextlib.suppress(OSError, ValueError):  # of a name that is none
+        if not (path := Path(name)).exists() and len(path.parts) == 1:
+            return rundir.runs() / name
+    return Path(name)
+
+
+Runs = Annotated[
+    Path, typer.Argument(parser=kept, metavar="RUN", help="The directory of a run, or of a race.")
+]
+RunDir = Annotated[
+    Path,
+    typer.Argument(
+        parser=kept, metavar="RUN", help="The directory of a run, or its name in `lockstep runs`."
+    ),
+]
 Wait = Annotated[float, typer.Option(min=0, max=86400, help="Seconds after which to leave.")]
 Svg = Annotated[Path, typer.Option(help="The SVG file to write.")]
 First = Annotated[int | None, typer.Option(min=0, help="The first step, usually in the middle.")]
@@ -111,15 +130,21 @@ def picture(
     run_dir: RunDir, out: Svg, first: First = None, steps: Steps = 6, title: Title = ""
 ) -> None:
     """Draw what each worker of a run did, from its trace, as an SVG file."""
+    if out.suffix != ".svg":
+        raise SpecError("out", str(out), "an SVG file: --out run.svg")
     try:
-        print(Timeline(run_dir).still(out, first, steps, title))
+        timeline = Timeline(run_dir)
+        drawn = timeline.picture(first, steps, title)
     except (OSError, ValueError) as error:
         text = "cannot be drawn: the directory of a run is needed, as `run` prints it"
         raise SpecError("run_dir", str(run_dir), f"{text} ({error})") from None
+    with usable("out", out):
+        print(page.save(out, drawn))
 
 
 def export(run_dir: RunDir, form: Format = "csv", out: Folder = None) -> None:
     """Write the trace of a run as tables, a file for each kind of events."""
     folder = out or run_dir / "frames"
     with usable("out", folder):
-        print(*save_frames(SavedRun(run_dir).trace, folder, form), sep="\n")
+        files = save_frames(SavedRun(run_dir).trace, folder, form)
+    print(*files, sep="\n") if files else say("This run has no events.")

@@ -23,6 +23,8 @@ def names(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
     places = {alias.asname: (module, alias.name) for module, alias in aliases if alias.asname}
 
     def __getattr__(name: str) -> Any:
+        if name == "__all__":
+            return sorted(places)
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module, attribute = places[name]

@@ -33,6 +33,11 @@ def running() -> Any:
     return sys.modules["IPython"].get_ipython() if "IPython" in sys.modules else None
 
 
+def in_script() -> bool:
+    """Return True if nobody can type: a program runs."""
+    return running() is None and not hasattr(sys, "ps1")
+
+
 # --- completion ---
 
 

@@ -15,7 +15,7 @@ from shutil import get_terminal_size
 from typing import Any
 
 from course_lib.errors import Interrupted
-from course_lib.notebook.shell import running
+from course_lib.notebook.shell import in_script, running
 from course_lib.record.events import ACTIVE
 
 AFTER = 2.0  # seconds
@@ -28,13 +28,14 @@ def interrupt_explained(what: str, stop_all: str, in_block: bool) -> Iterator[No
     """Reword a KeyboardInterrupt raised in this block. It says that only the wait has ended and the
     `what` ("run" or "race") goes on; or, if a `with` block holds it, that the block now stops it.
 
-    `stop_all`: code that stops it whatever the variable is called, if it has one.
+    `stop_all`: code that stops it whatever the variable is called, for those who can type it.
     """
     try:
         yield
     except KeyboardInterrupt:
         ends = f"This ends it: from course_lib import Run; {stop_all}"
-        words = f"The {what} goes on, as long as this Python process does. {ends}"
+        words = f"The {what} goes on, as long as this Python process does."
+        words += "" if in_script() else f" {ends}"
         if in_block:
             words = f"The with block ends, and stops the {what}."
         raise Interrupted(words) from None

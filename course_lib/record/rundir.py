@@ -102,11 +102,12 @@ class Plan(BaseModel, frozen=True):
 
 class RunFacts(Plan, frozen=True):
     """`run.json`: how a run was planned, and where and when it was started: `origin` on the
-    machine's monotonic clock, `started` in Unix time.
+    machine's monotonic clock, `started` in Unix time, by the process `kernel`.
     """
 
     origin: float
     started: float = 0.0
+    kernel: int = 0
     version: str = ""  # of this library; runs of early ones do not say it
     services: tuple[str, ...] = ("ps",)  # jobs that serve the others and never finish
     recovers: str = ""  # which tasks are started again after a failure, see `cluster.roster`
@@ -344,7 +345,8 @@ class RunDir:
         events, _ = from_lines(read_lines(self.lifecycle) if self.lifecycle.exists() else b"")
         pids = [e.pid for e in events if isinstance(e, Lifecycle) and e.state == "starting"]
         changed = self.path.stat().st_mtime  # when the last file appeared in it, or went
-        return any(map(psutil.pid_exists, pids)) if pids else time.time() - changed < YOUNG
+        young = time.time() - changed < YOUNG
+        return any(map(psutil.pid_exists, pids or [self.facts.kernel])) and (young or bool(pids))
 
 
 def folder_name(task: str) -> str:

@@ -158,7 +158,7 @@ def saved_runs(path: Path | str) -> dict[str, SavedRun]:
             return {run.spec.strategy: run}
         inside = sorted(p for p in path.glob("*/") if RunDir(p).holds_run)
     if not inside:
-        allowed = "the directory of a run, or of a race with its runs in it"
+        allowed = "no run is in it; name the directory of a run, or of a race with its runs in it"
         raise SpecError("run_dir", str(path), _missing(path) or allowed)
     return {
         p.name.partition("-")[2] if p.name[:1].isdigit() else p.name: SavedRun(p) for p in inside

@@ -303,8 +303,8 @@ def _places(request: Request, strategy: Strategy) -> Refusals:
     spec = request.spec
     framework, others = spec.framework, strategy.others(spec.framework)
     if framework not in strategy.jobs:
-        built = " and ".join(strategy.jobs)
-        yield "framework", f"{strategy.name} is built in {built} only: leave it out"
+        built, take = " and ".join(strategy.jobs), " or ".join(strategy.jobs)
+        yield "framework", f"{strategy.name} is built in {built} only: take {take}"
     if not (why := strategy.why_one_host(framework)):
         return
     spread = [other for other in others if not strategy.why_one_host(other)]

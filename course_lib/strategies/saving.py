@@ -71,7 +71,7 @@ def resumed(spec: RunSpec, plan: Plan) -> Plan:
     if not (path := spec.resume):
         return plan
     if not RunDir(path).holds_run:
-        raise SpecError("resume", str(path), "there is no run: name the directory of another run")
+        raise SpecError("resume", str(path), "no run is there: name the directory of another run")
     saved = checkpoints.of_run(RunDir(path))
     usable = [each for each in saved if not each.problem]
     problems = "; ".join(f"step {each.steps}: {each.problem}" for each in saved if each.problem)

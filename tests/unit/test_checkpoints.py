@@ -279,7 +279,7 @@ def test_another_size_of_the_model_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_directory_without_a_usable_checkpoint_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SpecError, match="there is no run"):
+    with pytest.raises(SpecError, match="no run is there"):
         saving.resumed(spec_of(resume=tmp_path / "nowhere"), Plan())
     for odd in ("~nobody-of-this-name/run", "x" * 300):
         with pytest.raises(SpecError, match=r"no run|a directory"):

@@ -301,7 +301,7 @@ def test_the_command_prints_the_table_and_its_json(
     rows = json.loads(printed("--framework", "torch", "--last", "1", "--json"))
     assert [(each["directory"], each["state"]) for each in rows] == [("c-killed", "failed")]
     assert "did you mean 'failed'" in printed("--state", "faild")
-    assert "No such run is in" in printed("--state", "running")
+    assert "No run of this kind is kept in" in printed("--state", "running")
 
 
 # --- TensorBoard ---

@@ -28,7 +28,7 @@ def test_a_slider_that_was_never_moved_is_no_guess() -> None:
     assert card.guess == 40 and card.input.disabled and card.button.disabled
 
 
-def touch(card: Predict, slider: int = 0, typed: float | None = None) -> None:
+def touch(card: Predict, slider: int = 0, typed: Any = None) -> None:
     """What the page reports of a slider."""
     card._receive({"slider": slider, "typed": typed})
 
@@ -54,6 +54,17 @@ def test_who_types_a_number_out_of_range_is_told_the_range_before_it_is_locked()
     touch(card, 1, typed=50)
     card.lock()
     assert card.guess == {"ring": 100, "tree": 5}
+
+
+@pytest.mark.parametrize("typed", [500, "abc", "1,5"])
+def test_what_no_slider_takes_is_refused_also_when_the_cursor_leaves_it(typed: Any) -> None:
+    card = Predict("How long?", numbers=(0, 100, "ms"))
+    touch(card)
+    touch(card, typed=typed)
+    card.input.value = 100
+    touch(card, typed=100)  # what the slider shows as the cursor leaves
+    card.lock()
+    assert card.guess is None and card.hint.value == "The slider goes from 0 to 100 ms."
 
 
 def test_a_slider_that_was_only_passed_through_is_no_guess() -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import functools
+import os
 import pickle
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import cloudpickle
 import numpy as np
@@ -22,13 +24,17 @@ SPEC = RunSpec(strategy="work()", framework="python", workers=1)
 
 def test_what_is_described_is_read_back(tmp_path: Path) -> None:
     secret = 42
-    facts = RunFacts(origin=3.0, devices={"worker:0": "cpu"}, services=("ps", "worker"))
+    facts = RunFacts(
+        origin=3.0, kernel=os.getpid(), devices={"worker:0": "cpu"}, services=("ps", "worker")
+    )
     RunDir(tmp_path).describe(SPEC, facts, {"cores": 2}, {"worker": lambda: secret}, schedule=[1])
     again = RunDir(tmp_path)
     assert (again.spec, again.facts, again.schedule()) == (SPEC, facts, [1])
     work = again.programs()["worker"]
     assert callable(work) and work() == 42
     assert again.goes_on()
+    with patch("psutil.pid_exists", return_value=False):
+        assert not again.goes_on(), "whoever was to start it has gone"
     again.clear()
     assert not again.goes_on()
 

@@ -183,7 +183,7 @@ class TrainingBoard(Board):
         TrainingBoard(run)
     """
 
-    needs = "run", "digest", 'a run: start("one_device") or SavedRun(path); a race has a RaceBoard'
+    needs = "run", "digest", 'a run: TrainingBoard(start("one_device")); a race has a RaceBoard'
 
     @property
     def run(self) -> Watched:
@@ -205,11 +205,7 @@ class RaceBoard(Board):
         RaceBoard(entrants)
     """
 
-    needs = (
-        "race",
-        "runs",
-        'a race: RaceBoard(race("one_device", "mirrored")); a run has a TrainingBoard',
-    )
+    needs = "race", "runs", 'RaceBoard(race("one_device", "mirrored")); a run has a TrainingBoard'
 
     @property
     def race(self) -> Raced:

@@ -79,8 +79,8 @@ class Controls(w.VBox):
         full.on_click(lambda _: self.factor.set_trait("value", 1.0))
         unlimited = _button("\u221e", "", "No limit", **shared).add_class("lk-back")
         unlimited.on_click(lambda _: self.speed.set_trait("value", 10.0**FASTEST))
-        style = shared["style"]
-        self.buttons = {order: _button(*face, style=style) for order, face in BUTTONS.items()}
+        faces = BUTTONS.items()
+        self.buttons = {order: _button(*face, style=shared["style"]) for order, face in faces}
         for order, button in self.buttons.items():
             do = partial(submit, act) if (act := acts.get(order)) else partial(self._order, order)
             button.on_click(lambda _, do=do: do())
@@ -107,9 +107,8 @@ class Controls(w.VBox):
         live = [side for side in self._having() if side.active]
         paused = any(side.digest.life.paused(self.task.value) for side in live)
         any_active = any(side.active for side in self.sides)
-        able = dict.fromkeys(BUTTONS, bool(live)) | {"resume": paused}
-        able |= dict.fromkeys(("stop", "partition", "heal"), any_active)
-        able["restart"] = not any_active and bool(self.acts["restart"])
+        able = dict.fromkeys(BUTTONS, any_active) | dict.fromkeys(("pause", "kill"), bool(live))
+        able |= {"resume": paused, "restart": not any_active and bool(self.acts["restart"])}
         for order, button in self.buttons.items():
             button.disabled = not able[order]
         cut = any(side.cut(self.host.value) for side in self._having(host=True))
@@ -158,8 +157,7 @@ class Controls(w.VBox):
 
     def _linked(self) -> list[Side]:
         """The runs with links between hosts that can be changed."""
-        several = (side for side in self.sides if len(side.spec.all_hosts) > 1)
-        return [side for side in several if hasattr(side.run, "link")]
+        return [s for s in self.sides if len(s.spec.all_hosts) > 1 and hasattr(s.run, "link")]
 
     def _having(self, host: bool = False) -> list[Side]:
         """The runs that have the chosen host, or those chosen that have the chosen task."""

@@ -12,7 +12,8 @@ export default {
       const readout = slider >= 0 && target.matches(".widget-readout");
       if (readout) target.dataset.lmSuppressShortcuts = true; // of the notebook
       if (type === "blur") return void (readout && target.dispatchEvent(new KeyboardEvent("keydown", { key: "Enter", keyCode: 13, bubbles: true })));
-      const typed = readout && key === "Enter" ? parseFloat(target.textContent.replaceAll(",", "")) : NaN;
+      const text = target.textContent, plain = /^-?\d{1,3}(,\d{3})+(\.\d*)?$/.test(text) ? text.replaceAll(",", "") : text;
+      const typed = !readout || key !== "Enter" ? null : Number.isFinite(+plain) ? +plain : text;
       if (slider >= 0 && key !== "Tab") model.send({ slider, typed });
     };
     function begin() {

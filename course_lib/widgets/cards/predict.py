@@ -27,7 +27,7 @@ Numbers = Range | Mapping[str, Range]
 Outcome = str | float | Mapping[str, float]
 """A choice, a number in the card's unit, or one for each name."""
 HEADS = "question", "your guess", "result", "how near"
-STAYS = "It is locked. Now run the experiment."  # on one line at any width
+STAYS = "It is locked. Now run the next cells."  # on one line at any width
 ANEW = "To guess before you see it, run the cell of this question again."
 ALLOWED = """different choices or numbers: Predict("Which?", choices=["ring", "tree"]) or \
 Predict("How long?", numbers=(0, 100, "ms"))"""
@@ -87,11 +87,9 @@ class Predict(Pictured, w.VBox):
         self.eraser = w.Button(description="Forget my guess", icon="undo", tooltip=anew)
         self.eraser.on_click(lambda _: self.forget())
         self.hint, self.answer = w.HTML(), w.HTML()
-        line = [self.button, self.eraser, self.hint, self._onward]
-        row = w.HBox(line, layout=w.Layout(align_items="center"))
-        box = w.Layout(border_left=f"4px solid {RESULT}", padding="4px 14px", margin="6px 0")
+        row = w.HBox([self.button, self.eraser, self.hint, self._onward])
         asked = element("div", element("b", "Predict."), f" {question}", class_="ls-asked")
-        super().__init__([w.HTML(asked), *self.inputs.values(), row, self.answer], layout=box)
+        super().__init__([w.HTML(asked), *self.inputs.values(), row, self.answer])
         self.add_class("ls-predict")
         self._recall()
         self._update()
@@ -262,10 +260,11 @@ class Predict(Pictured, w.VBox):
             self.lock()
         elif self.guess is None:
             name, (low, high, unit) = [*self.ranges.items()][content["slider"]]
-            self._beyond.pop(name, None)
+            if content["typed"] != self.inputs[name].value:  # else it was put to its end
+                self._beyond.pop(name, None)
             if (typed := content["typed"]) is None:
                 self._touched.add(name)
-            elif not low <= typed <= high:
+            elif isinstance(typed, str) or not low <= typed <= high:
                 span = f"{low:g} to {high:g} {unit}".strip()
                 self._beyond[name] = f"{name or 'The slider'} goes from {span}."
             self.hint.value = join(" ".join(self._beyond.values()))

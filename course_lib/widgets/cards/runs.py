@@ -6,6 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from course_lib import text
+from course_lib.errors import SpecError
 from course_lib.record import rundir
 from course_lib.record.past import Overlay, PastRun, frame, past_runs
 from course_lib.record.saved import SavedRun
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
     from pandas import DataFrame
 
 HEADERS = [name.replace("_", " ") for name in PastRun._fields]
-OPEN = "TrainingBoard(runs()[0]), Timeline(runs()[0]), RaceBoard(runs().overlay(0, 1))"
+OPEN = "table = runs(); TrainingBoard(table[0]), Timeline(table[0]), RaceBoard(table.overlay(0, 1))"
 
 
 def runs(
@@ -62,6 +63,8 @@ class PastRuns(Card):
 
     def overlay(self, *which: int | str) -> Overlay:
         """Lay runs on one clock, as `RaceBoard` shows them: `overlay(0, 3)`."""
+        if rows := [each for each in which if isinstance(each, int) and each >= len(self)]:
+            raise SpecError("overlay", rows[0], f"a row of the table, from 0 to {len(self) - 1}")
         return Overlay(*(self[each] for each in which))
 
     def to_frame(self) -> DataFrame:
@@ -69,7 +72,11 @@ class PastRuns(Card):
         return frame(self.rows)
 
     def table(self) -> str:
-        return text.table(self._lines()) if self.rows else f"No such run is in {rundir.home()}."
+        return (
+            text.table(self._lines())
+            if self.rows
+            else f"No run of this kind is kept in {rundir.runs()}."
+        )
 
     def body(self) -> str:
         title = element("h3", self.title)
