@@ -73,13 +73,12 @@ def _frame(widget: Any) -> None:
 
 
 def _at_rest(control: Any) -> None:
-    """What `interact` shows before a slider is moved, which needs a kernel."""
-    names = " · ".join(slider.description for slider in control.kwargs_widgets)
-    words = (
-        f"In JupyterLab sliders stand here ({names}). Where they stand at first, they show this:"
-    )
+    """Words in place of the sliders of `interact`, which need a kernel. It has shown already what
+    they give where they stand.
+    """
+    names = "; ".join(slider.description for slider in control.kwargs_widgets)
+    words = f"In JupyterLab sliders stand here ({names}), and change what is shown above."
     display({"text/html": f"<p>{escape(words)}</p>", "text/plain": words}, raw=True)
-    control.f(**{slider._kwarg: slider.value for slider in control.kwargs_widgets})
 
 
 def save(folder: str) -> None:

@@ -21,7 +21,7 @@ WARM = "from course_lib import warm; warm()"
 CELL = """from course_lib import start
 from course_lib.widgets import TrainingBoard
 run = start("multi_worker_mirrored", workers=4, steps=1000, device_ms=20)
-TrainingBoard(run)"""
+TrainingBoard(run, hide=["staleness", "memory", "delays"])"""
 WINDOW = {"width": 1012, "height": 1400}  # the board is then as wide as a page of code hosts, 830
 EDGE = 4  # pixels around the board
 EVERY = 0.4  # seconds between frames
@@ -83,7 +83,8 @@ def record(browser: Browser, dark: bool) -> tuple[bytes, list[Frame]]:
             lab.theme("Dark")
         lab.choose(0)
         lab.run(2)
-        page.get_by_text("is running: step").wait_for(timeout=120_000)
+        going = page.locator(".lk-headline").filter(has_text="is running: step")
+        going.wait_for(timeout=120_000)
         board = page.locator(".lk-board")
         settled(board)
         taken = list(shots(page, board))
