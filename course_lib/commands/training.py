@@ -70,8 +70,8 @@ def run(
     with start(what, **fields) as started:
         if not as_json:
             for reason in started.plan.reasons:
-                say(f"{reason.what} {reason.choice}: {reason.why}", stderr=True)
-            say(f"record {started.run_dir}", stderr=True)
+                say(f"{reason.what}: {reason.choice}. {reason.why}", stderr=True)
+            say(f"record: {started.run_dir}", stderr=True)
         follow(started.wait, {started.spec.strategy: started}, timeout)
         result = started.result
     if as_json:

@@ -25,7 +25,7 @@ def runs(
     workload: str = "",
     framework: str = "",
     state: str = "",
-    last: int = 50,
+    last: int = 100,
     where: str = "",
 ) -> PastRuns:
     """The `last` runs that are kept, the newest first, those that go on included: all, or those of
