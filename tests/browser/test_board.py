@@ -422,6 +422,14 @@ def test_the_key_of_charts_hides_a_line_in_all_of_them_and_files_have_what_is_sh
         rows = list(csv.reader(saved(page, "loss over seconds.csv").decode().splitlines()))
         assert rows[1] == ["sync, alone", "1", "2"] and len(rows) == 1 + 2 * 19
 
+        # The axis fits what is shown.
+        top = chart.locator("text[text-anchor=end]").last
+        expect(top).to_have_text("20")
+        other.click()
+        expect(top).to_have_text("2")
+        other.click()
+        expect(top).to_have_text("20")
+
         # A picture is twice as large as on the page, and has the key.
         drawn = ET.fromstring(saved(page, "loss over seconds.svg"))
         words = [text.text for text in drawn.iter("{http://www.w3.org/2000/svg}text")]

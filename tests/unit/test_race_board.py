@@ -855,16 +855,15 @@ def test_all_that_a_chart_shows_is_in_its_state_for_a_page_that_is_opened_later(
         for sent, line in zip(plain["lines"], panel.lines, strict=True):
             for bytes_, axis in zip(sent, line, strict=True):
                 assert np.frombuffer(bytes_, np.float32) == pytest.approx(axis)
-        assert plain["wide"] == panel.wide and plain["linear"] == panel.y_axis(False)
+        assert plain["wide"] == panel.wide and plain["log"] == panel.log
 
 
 def test_a_chart_ends_where_its_lines_and_marks_end_and_holds_nothing_that_is_not_finite() -> None:
     line = np.array([0.0, 2.0, 3.0]), np.array([4.0, math.nan, 0.0])
     panel = Panel("", "seconds", "", [line], marks=[(5.0, "kill", "")])
-    assert panel.wide == 5.0 and panel.y_axis(False) == (0.0, pytest.approx(4 * 1.06))
-    assert panel.y_axis(True) == (pytest.approx(4 / 1.15), pytest.approx(4 * 1.15))
+    assert panel.wide == 5.0 and panel.y_axis == (0.0, pytest.approx(4 * 1.06))
     empty = Panel("", "seconds", "", [(np.zeros(0), np.zeros(0))])
-    assert (empty.wide, empty.y_axis(False), empty.y_axis(True)) == (1.0, (0.0, 1.0), (0.1, 1.0))
+    assert (empty.wide, empty.y_axis) == (1.0, (0.0, 1.0))
 
 
 def test_the_controls_of_a_race_that_is_over_are_off() -> None:
@@ -1099,8 +1098,8 @@ def test_each_of_several_losses_has_a_chart_and_one_below_zero_an_axis() -> None
     titles = ["generator loss", "critic loss", "examples a second"]
     assert [panel.title for panel in (generator, critic, rate)] == titles
     assert generator.lines[0][1][0] == -2 and critic.lines[0][1][0] == 2
-    assert critic.y_axis(False) == (0.0, pytest.approx(2.12))
-    low, high = generator.y_axis(False)
+    assert critic.y_axis == (0.0, pytest.approx(2.12))
+    low, high = generator.y_axis
     assert (low, high) == (pytest.approx(-2.12), 0.0)
     picture = pictures.still(view)
     assert ">-2<" in picture and ">-1<" in picture  # on the axis

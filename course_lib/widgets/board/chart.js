@@ -28,10 +28,20 @@ function valueAt([xs, ys], x) {
   return near < xs.length && Number.isFinite(ys[near]) ? [xs[near], ys[near]] : undefined;
 }
 
+/** The ends of the y axis: all lines that are shown fit, and zero, where that has a place. */
+function endsOf({ panel, shown, logarithmic }) {
+  const values = shown.flatMap(({ line }) => [...line[1]]).concat(panel.target ?? []);
+  const known = values.filter((value) => Number.isFinite(value) && (value > 0 || !logarithmic));
+  const low = Math.min(...known), high = Math.max(...known);
+  if (!known.some(Boolean)) return logarithmic ? [0.1, 1] : [0, 1];
+  return logarithmic ? [low / 1.15, high * 1.15] : [Math.min(0, low) * 1.06, Math.max(0, high) * 1.06];
+}
+
 /** From numbers to pixels and back, for the part of a panel that is shown. */
-function shapeOf({ panel, zoom, logarithmic }, width) {
+function shapeOf(chart, width) {
+  const { panel, zoom, logarithmic } = chart;
   const [x0, x1] = zoom?.x ?? [0, panel.wide];
-  const [y0, y1] = zoom?.y ?? (logarithmic ? panel.log : panel.linear);
+  const [y0, y1] = zoom?.y ?? endsOf(chart);
   const across = width - LEFT - RIGHT, down = TALL - TOP - BOTTOM;
   const up = logarithmic ? Math.log10 : Number, back = logarithmic ? (power) => 10 ** power : Number;
   const px = (x) => LEFT + ((x - x0) / (x1 - x0)) * across;

@@ -72,22 +72,20 @@ class Panel:
         """The words in place of axes where there is no line."""
         return f"no {self.y.split(',')[0]} reported"
 
-    def y_axis(self, log: bool) -> tuple[float, float]:
-        """Return the ends of a linear or logarithmic y axis."""
+    @property
+    def y_axis(self) -> tuple[float, float]:
+        """The ends of the y axis."""
         known = np.concatenate([y for _, y in self.lines] + [np.array([self.target or 0.0])])
-        known = known[np.isfinite(known) & ((known > 0) | (not log))]
+        known = known[np.isfinite(known)]
         if not known.any():
-            return (0.1, 1.0) if log else (0.0, 1.0)
-        low, high = float(known.min()), float(known.max())
-        return (low / 1.15, high * 1.15) if log else (min(0.0, low) * 1.06, max(0.0, high) * 1.06)
+            return 0.0, 1.0
+        return min(0.0, float(known.min())) * 1.06, max(0.0, float(known.max())) * 1.06
 
     def plain(self) -> dict[str, Any]:
         """The panel as the page takes it: numbers of lines as bytes of float32."""
         lines = [[np.asarray(axis, np.float32).tobytes() for axis in line] for line in self.lines]
-        kept = ("title", "x", "y", "empty", "target", "reached", "marks", "wide")
-        facts = {name: getattr(self, name) for name in kept}
-        axes = {"linear": self.y_axis(False), "log": self.y_axis(True) if self.log else None}
-        return facts | {"lines": lines, **axes}
+        kept = ("title", "x", "y", "empty", "target", "reached", "marks", "wide", "log")
+        return {name: getattr(self, name) for name in kept} | {"lines": lines}
 
 
 def progress(what: str, over: str, curves: Sequence[Curve], goal: Goal | None) -> Panel:
@@ -170,7 +168,7 @@ def chart(panel: Panel, x: float, y: float, width: float, height: float) -> Mark
     words = min(ROWS, len(panel.marks)) * ROW  # above the lines
     left, top = x + LEFT, y + TOP + words
     across, down = width - LEFT - RIGHT, height - TOP - BOTTOM - words
-    low, high = panel.y_axis(False)
+    low, high = panel.y_axis
 
     def at(px: Any, py: Any) -> tuple[Any, Any]:
         return left + px / panel.wide * across, top + (high - py) / (high - low) * down
