@@ -108,7 +108,7 @@ MIRRORED = Strategy(
 
 def _no_tpu(framework: str, machine: Machine) -> Standing | None:
     if framework == "torch":
-        why = "PyTorch reaches a TPU only through torch_xla, which this course does not use"
+        why = "PyTorch needs an extra backend for a TPU (torch_xla), which this course does not use"
         return Standing("unavailable", why, "Use --framework tensorflow.")
     if not machine.tpu:
         how = "the same replicas, compiled by the same compiler (XLA), with logical CPU devices"

@@ -74,8 +74,10 @@ PARAMETER_SERVER = _STRATEGY(
     update="the parameter server, with each gradient as it comes",
     waits="nobody",
     use="models too large for a machine's memory, such as big embeddings; workers of unequal speed",
-    limits="gradients are stale, by up to about n-1 updates; the servers' network carries all",
-    source="Li et al., Scaling Distributed Machine Learning with the Parameter Server, OSDI 2014",
+    limits="gradients are stale, by n-1 updates on average, a slow worker's by far more; the"
+    " servers' network carries all",
+    source="Dean et al., Large Scale Distributed Deep Networks, NIPS 2012; Li et al., Scaling "
+    "Distributed Machine Learning with the Parameter Server, OSDI 2014",
     check=_check_parts,
     jobs=_BOTH,
     recovers="alone",

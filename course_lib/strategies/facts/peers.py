@@ -27,7 +27,8 @@ MULTI_WORKER_MIRRORED = Strategy(
     waits="every worker for all others, in each step: none goes on before the average is there",
     wire="2(n-1)/n S bytes sent by each worker (ring all-reduce)",
     use="synchronous data parallelism over several machines: the usual way to use more than one",
-    limits="the slowest worker sets the pace; the model must fit on every worker; a loss stops all",
+    limits="the slowest worker sets the pace; the model must fit on every worker; one lost worker "
+    "stops all",
     source="https://www.tensorflow.org/tutorials/distribute/multi_worker_with_ctl; Li et al., "
     "PyTorch Distributed, VLDB 2020",
     takes_schedule=True,
