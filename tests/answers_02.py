@@ -81,6 +81,16 @@ def ids_from_one(count: int, rank: int, workers: int) -> Any:
 
 
 @wrong("shard")
+def without_the_first(count: int, rank: int, workers: int) -> Any:
+    return range(rank + 1, count, workers)
+
+
+@wrong("shard")
+def misspelt(count: int, rank: int, workers: int) -> Any:
+    return range(rank, count, worker)  # type: ignore[name-defined] # noqa: F821
+
+
+@wrong("shard")
 def four_only(count: int, rank: int, workers: int) -> Any:
     return range(rank, count, 4)
 

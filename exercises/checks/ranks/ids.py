@@ -109,13 +109,14 @@ def _repeated(shards: Shards, count: int, twice: list[int], missing: list[int]) 
 
 
 def _missing(shards: Shards, count: int, missing: list[int]) -> str:
-    if missing == [*range(count - count % len(shards), count)]:
+    if missing == [0] and all(sorted(shard) == list(shard) for shard in shards):
+        return "Ids begin with 0, and ranks do."
+    size = count // len(shards)
+    if len(missing) == count % len(shards) and {len(shard) for shard in shards} == {size}:
         return (
             f"The remainder of {count} / {len(shards)} is left out: {len(missing)} of {count}"
             " examples are never trained on. Some shards need one id more."
         )
-    if missing == [0]:
-        return "Ids begin with 0, and ranks do."
     held = {len(shard) for shard in shards}
     if held == {0}:
         return "All shards are empty."
