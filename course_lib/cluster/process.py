@@ -101,6 +101,8 @@ def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoR
     """
     files = RunDir(files.path, attempt.together) if attempt.together else files
     _redirect_output(files.logs(name))
+    with contextlib.suppress(OSError):  # the name of the process in `ps -e` and `pkill`, on Linux
+        Path("/proc/self/comm").write_text(name[:15], encoding="ascii")
     # TensorFlow leaves its generated code there
     tempfile.tempdir = os.environ["TMPDIR"] = str(files.temporary(name))
     channel = Channel(sock)

@@ -352,6 +352,15 @@ def test_a_kill_is_named_as_the_cause() -> None:
     assert [e.task for e in run.trace.all(Lifecycle, state="killed")] == ["worker:1"]
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="Linux alone has such names")
+def test_a_process_has_the_name_of_its_task() -> None:
+    def comm() -> str:
+        return Path("/proc/self/comm").read_text().strip()
+
+    run = start({"worker": comm, "ps": comm}, framework="python", workers=2, ps=1).wait(60)
+    assert run.result == {"worker:0": "worker:0", "worker:1": "worker:1", "ps:0": "ps:0"}
+
+
 def test_pause_freezes_a_task_and_resume_lets_it_go_on() -> None:
     def count(task):
         for step in itertools.count():
