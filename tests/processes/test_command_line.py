@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from unittest.mock import patch
 
@@ -378,12 +379,15 @@ def test_an_interrupted_run_says_on_a_terminal_how_far_it_was(tmp_path: Path) ->
         stderr=theirs,
     ) as run:
         os.close(theirs)
+        bound = threading.Timer(120, run.kill)
+        bound.start()
         with contextlib.suppress(OSError):  # the other end is closed
             while part := os.read(terminal, 65536):
                 shown += part
-                if b"loss" in shown and b"interrupted" not in shown:
+                if b", loss" in shown and b"interrupted once" not in shown:
                     run.send_signal(signal.SIGINT)
                     shown += b"interrupted once, "
+        bound.cancel()
         os.close(terminal)
     assert run.returncode == 130
     _, _, after = shown.decode().replace("\r\n", "\n").partition("interrupted once, ")
