@@ -32,7 +32,8 @@ from tests.helpers import losses_of, until
 
 # What an interrupt says.
 END_IT = "from course_lib import Run; Run.going()[-1].stop()"
-WORD = f"The run goes on, as long as this Python process does. This ends it: {END_IT}"
+GOES_ON = "The run goes on, as long as this Python process does."
+WORD = f"{GOES_ON} This ends it: {END_IT}"
 
 
 def alive(run: Any) -> list[int]:
@@ -516,7 +517,7 @@ def while_it_waits(do):
 """
 
 
-def test_an_interrupt_ends_the_wait_and_not_the_run_and_says_how_to_end_that(
+def test_an_interrupt_ends_the_wait_and_not_the_run_and_says_so(
     tmp_path: Path,
 ) -> None:
     script = tmp_path / "cell.py"
@@ -543,7 +544,7 @@ def test_an_interrupt_ends_the_wait_and_not_the_run_and_says_how_to_end_that(
         start_new_session=True,
     )
     assert out.stdout.splitlines() == [
-        f"running True {WORD}",
+        f"running True {GOES_ON}",  # nobody can type in a script
         "{'worker:0': 'whole', 'worker:1': 'whole'} []",
         "stopped The with block ends, and stops the run.",
     ], out.stderr
