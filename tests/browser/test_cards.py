@@ -440,3 +440,23 @@ def test_in_jupyterlab_keys_and_buttons_act_on_the_widgets_and_on_nothing_else(
         )
         expect(page.locator("svg[aria-label='guess and result'] rect[stroke]")).to_have_count(2)
         assert lab.complaints() == []
+
+
+def test_arrow_keys_go_from_choice_to_choice_and_leave_the_cell_alone(
+    browser: Browser, tmp_path: Path
+) -> None:
+    cell = 'Predict("Which?", choices=["the ring", "the tree"])'
+    cell = f"from course_lib.widgets import Predict\n{cell}"
+    with opened(browser, tmp_path, cell, "1") as lab:
+        page = lab.page
+        lab.run()
+        ring, tree = (page.get_by_label(name) for name in ("the ring", "the tree"))
+        ring.focus()
+        page.keyboard.press("Space")
+        expect(ring).to_be_checked()
+        page.keyboard.press("ArrowDown")
+        expect(tree).to_be_checked()
+        expect(tree).to_be_focused()
+        page.keyboard.press("ArrowUp")
+        expect(ring).to_be_focused()
+        assert page.locator(".jp-Notebook .jp-Cell").count() == 2
