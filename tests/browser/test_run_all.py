@@ -14,7 +14,7 @@ from tests.browser.test_board import newest_runs
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 CASES = [
     ("03_synchronous_training", "TrainingBoard(run", "run.stop()", 30),
-    ("09_sync_vs_async", "RaceBoard(both)", "both.stop()", 10),
+    ("09_sync_vs_async", "RaceBoard(both)", "and what *Restart* may have begun", 10),
 ]
 
 
@@ -38,6 +38,6 @@ def test_a_run_that_the_next_cell_stops_is_seen_at_work_before(
         last = lab.page.locator(CELLS).nth(2).locator(".jp-InputPrompt")
         expect(last).to_have_text(re.compile(r"\[\d+\]"))  # it is done
         expect(board).to_contain_text(re.compile("stopped", re.IGNORECASE))
-        runs = [SavedRun(path) for path in newest_runs(1 if "run." in stops else 2)]
+        runs = [SavedRun(path) for path in newest_runs(1 if "Training" in shows else 2)]
         assert all(run.state == "stopped" and run.result["steps_done"] >= steps for run in runs)
         assert lab.complaints() == []

@@ -111,7 +111,7 @@ def test_an_imposed_straggler_makes_a_run_emulated() -> None:
 def test_without_json_the_plan_gives_its_reasons_and_the_result_is_a_table() -> None:
     done = lockstep("run", "one_device", "--framework", "torch", "--steps", "5")
     assert done.returncode == 0, done.stderr
-    assert "reality measured" in done.stderr
+    assert "reality: measured" in done.stderr
     assert "test_accuracy" in done.stdout
     counted = """
 worker:0          18.8 KiB   18.8 KiB              0 B       70 KiB      0 B

@@ -4,6 +4,7 @@ no gradient is lost without a word.
 
 import functools
 import importlib
+import inspect
 import socket
 from collections import Counter
 from types import SimpleNamespace
@@ -202,7 +203,7 @@ def test_what_a_ps_is_sent_is_data_and_no_code() -> None:
         here.send(text)
         with pytest.raises(KeyError):
             rpc.receive(there)
-    assert all(f.__module__.startswith("course_lib.strategies.torch") for f in rpc.ON_PS.values())
+    assert all(map(inspect.isfunction, rpc.ON_PS.values()))  # which pages have registered
     gradient = rpc.Gradient(1, 2, 3, rpc.torch.arange(5.0), 0.5)
     rpc.send(here, ["push", "", [gradient]])
     _, _, (found,) = rpc.receive(there)

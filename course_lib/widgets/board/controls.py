@@ -92,7 +92,7 @@ class Controls(w.VBox):
         for chooser in (self.task, self.host):
             chooser.observe(lambda _: self._show(anew=True), "value")
         self._show(anew=True)
-        room = w.Layout(width="104px", overflow="hidden")  # of both, so that nothing moves
+        room = w.Layout(width="92px", overflow="hidden")  # of both, so that nothing moves
         pause, stop, cut = (w.Box([self.buttons[o] for o in pair], layout=room) for pair in IN_TURN)
         orders = [pause, self.buttons["kill"], stop]
         tasks = [self.run, self.task, self.factor, full, self.delays, *orders]

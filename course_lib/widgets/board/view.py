@@ -296,7 +296,7 @@ class View:
 
     def whole(self) -> Whole | None:
         """The time from which and to which all lanes are known, in seconds since the clocks
-        started, and how many windows of the present length that is; None before the first step.
+        started, and how many windows of the present length, two at least, that is; None before the first step.
         """
         starts, ends = [0.0], [0.0]
         for digest in (side.digest for side in self.sides if math.isfinite(side.digest.zero)):
@@ -304,7 +304,7 @@ class View:
             starts += [p[0].start - digest.zero for p in kept if len(p) == DRAWN]
             ends.append(digest.edge() - digest.zero)
         begin, end = max(starts), max(ends)
-        windows = min(MOST_WINDOWS, math.ceil((end - begin) / self._span))
+        windows = min(MOST_WINDOWS, max(2, math.ceil((end - begin) / self._span)))
         return (begin, end, windows) if end > begin else None
 
     def lanes(
