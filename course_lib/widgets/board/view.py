@@ -296,7 +296,8 @@ class View:
 
     def whole(self) -> Whole | None:
         """The time from which and to which all lanes are known, in seconds since the clocks
-        started, and how many windows of the present length, two at least, that is; None before the first step.
+        started, and how many windows of the present length that is, two at least; None before the
+        first step.
         """
         starts, ends = [0.0], [0.0]
         for digest in (side.digest for side in self.sides if math.isfinite(side.digest.zero)):
