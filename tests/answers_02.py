@@ -86,8 +86,8 @@ def without_the_first(count: int, rank: int, workers: int) -> Any:
 
 
 @wrong("shard")
-def misspelt(count: int, rank: int, workers: int) -> Any:
-    return range(rank, count, worker)  # type: ignore[name-defined] # noqa: F821
+def misspelt(count: Any, rank: int, workers: int) -> Any:
+    return range(rank, count.maximum, workers)
 
 
 @wrong("shard")
