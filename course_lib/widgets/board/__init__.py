@@ -16,7 +16,7 @@ import ipywidgets as w
 from course_lib.activity import ORDERED
 from course_lib.errors import SpecError
 from course_lib.widgets.board import pictures
-from course_lib.widgets.board.controls import Bar, Controls, Order, html
+from course_lib.widgets.board.controls import Bar, Controls, Order, htmls
 from course_lib.widgets.board.plots import Charts
 from course_lib.widgets.board.view import HIDEABLE, Raced, View, Watched
 from course_lib.widgets.kit import page, svg
@@ -48,7 +48,7 @@ class Board(Pictured, w.VBox):
         self.view.hidden = hidden(hide, HIDEABLE)
         self._prefix = svg.unique_prefix()
         self.charts = Charts([side.label for side in self.view.sides], self.view.plain())
-        self.head, self.lanes, self.frame, self.facts = html(HEAD), html(), html(), html()
+        self.head, self.lanes, self.frame, self.facts = htmls(HEAD, None, None, None)
         self._orders = ThreadPoolExecutor(1, "lockstep-orders", ORDERED.set, ("on the board",))
         self.bar = Bar().add_class("ls")
         self.bar.on_msg(lambda *_: self._order(self._send_page))

@@ -7,6 +7,7 @@ from typing import Any
 import anywidget
 import ipywidgets as w
 import traitlets
+from ipywidgets.widgets.widget_string import HTMLStyle
 
 from course_lib.errors import LockstepError
 from course_lib.record.reality import link_of
@@ -33,7 +34,6 @@ BUTTONS = {  # order -> label, icon, tooltip
 IN_TURN = (("pause", "resume"), ("stop", "restart"), ("partition", "heal"))
 """Orders of which one is possible at a time: their buttons share a place."""
 FASTEST = 4  # the link slider ends at 10 ** 4 Mbit/s, where a link without a limit stands, too
-STYLE = {"description_width": "initial"}
 LOG_LINES = 12
 Order = Callable[[], object]
 
@@ -56,16 +56,21 @@ class Controls(w.VBox):
         self.sides, self.submit, self.acts = sides, submit, acts
         labels = [side.label for side in sides]
         hosts = {host for side in self._linked() for host in side.spec.all_hosts}
-        self.run = _dropdown("run", [EVERY, *labels] if len(sides) > 1 else labels)
+        # shared, as each one sends all that it might say, and costs the page a model
+        style, room = w.SliderStyle(description_width="initial"), w.Layout(width="222px")
+        dropdown = partial(_dropdown, style=style)
+        slider = {"continuous_update": False, "layout": room, "style": style}
+        shared = {"layout": w.Layout(width="auto"), "style": w.ButtonStyle()}
+        self.run = dropdown("run", [EVERY, *labels] if len(sides) > 1 else labels)
         self.run.layout.display = None if len(sides) > 1 else "none"
-        self.task, self.host = _dropdown("task", []), _dropdown("host", sorted(hosts))
+        self.task, self.host = dropdown("task", []), dropdown("host", sorted(hosts))
         self._offer_tasks()
-        self.delays = _dropdown("delays", [*DELAYS])
+        self.delays = dropdown("delays", [*DELAYS])
         self.delays.tooltip = "\n".join(f"{form}: {what}" for form, what in DELAYS.items())
         scale = {"value": 1.0, "min": 1, "max": 10, "step": 0.25, "readout_format": ""}
-        self.factor = _slider(w.FloatSlider, "times slower", **scale)
+        self.factor = w.FloatSlider(description="times slower", **scale, **slider)
         scale = {"value": 1e3, "min": 0, "max": FASTEST, "step": 0.05, "readout_format": ".0f"}
-        self.speed = _slider(w.FloatLogSlider, "link, Mbit/s", **scale)
+        self.speed = w.FloatLogSlider(description="link, Mbit/s", **scale, **slider)
         self.followed = {self.factor: self._pace, self.delays: self._jitter, self.speed: self._mbit}
         self.traced: dict[w.Widget, Any] = {}  # control -> its value as the trace had it
         self.put: dict[w.Widget, Any] = {}  # control -> its value as it was set last
@@ -73,8 +78,6 @@ class Controls(w.VBox):
         moves = {self.factor: "slow", self.speed: "link", self.delays: "jitter"}
         for control, order in moves.items():
             control.observe(partial(self._moved, order), "value")
-        # shared, as each one sends all that it might say
-        shared = {"layout": w.Layout(width="auto"), "style": w.ButtonStyle()}
         full = _button("1\u00d7", "", "Back to full speed", **shared).add_class("lk-back")
         full.on_click(lambda _: self.factor.set_trait("value", 1.0))
         unlimited = _button("\u221e", "", "No limit", **shared).add_class("lk-back")
@@ -86,7 +89,7 @@ class Controls(w.VBox):
             button.on_click(lambda _, do=do: do())
         tip = "The end of what the task has printed"
         self.reads = w.ToggleButton(description="Log", tooltip=tip, layout=shared["layout"])
-        self.printed = html()
+        (self.printed,) = htmls(None)
         self.reads.observe(lambda _: self._show_log(), "value")
         self.run.observe(lambda _: self._offer_tasks(), "value")
         for chooser in (self.task, self.host):
@@ -233,14 +236,9 @@ def _alike(one: Any, other: Any) -> bool:
     return one == other if isinstance(one, str) else f"{one:.4g}" == f"{other:.4g}"
 
 
-def _dropdown(label: str, options: Sequence[Any]) -> w.Dropdown:
+def _dropdown(label: str, options: Sequence[Any], style: w.SliderStyle) -> w.Dropdown:
     room = w.Layout(width="max-content", max_width="260px")
-    return w.Dropdown(options=options, description=label, layout=room, style=STYLE)
-
-
-def _slider(kind: type[w.Widget], label: str, **scale: Any) -> w.Widget:
-    room = w.Layout(width="222px")
-    return kind(description=label, continuous_update=False, layout=room, style=STYLE, **scale)
+    return w.Dropdown(options=options, description=label, layout=room, style=style)
 
 
 def _button(text: str, icon: str, tooltip: str, **parts: Any) -> w.Button:
@@ -248,6 +246,8 @@ def _button(text: str, icon: str, tooltip: str, **parts: Any) -> w.Button:
     return w.Button(description=text, icon=icon, tooltip=tooltip, **parts)
 
 
-def html(height: str | None = None) -> w.HTML:
-    room = w.Layout(height=height, overflow="auto" if height else None)
-    return w.HTML(layout=room).add_class("ls")
+def htmls(*heights: str | None) -> list[w.HTML]:
+    """An HTML widget for each height, which is None where the content decides."""
+    style = HTMLStyle()
+    rooms = {tall: w.Layout(height=tall, overflow=tall and "auto") for tall in heights}
+    return [w.HTML(layout=rooms[tall], style=style).add_class("ls") for tall in heights]
