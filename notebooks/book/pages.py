@@ -51,7 +51,7 @@ def sources(kept: dict[Path, Kept]) -> dict[str, str]:
     made |= {f"{path.relative_to(ROOT)}": _exercise(path) for path in EXERCISES}
     texts = [ROOT / "notebooks/INSTRUCTORS.md"]
     texts += [*(ROOT / "notebooks/reference").glob("*.md"), ROOT / "CONTRIBUTING.md"]
-    for path in [*texts, ROOT / "SECURITY.md"]:
+    for path in texts:
         made[f"{path.relative_to(ROOT)}"] = linked(path.read_text(encoding="utf-8"), path)
     listed = (ROOT / "exercises/README.md").read_text(encoding="utf-8")
     shown = listed.partition("\nThe answers are in ")[0]  # which are no pages
@@ -74,12 +74,13 @@ def contents() -> dict[str, list[str]]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = re.findall(r"\((notebooks/reference/\w+)\.md\)", _section(readme, "Look it up"))
     indexes = [f"{folder}/index" for folder in FOLDERS]
+    security = "notebooks/reference/security"
     return {
         "At first": ["stage", "notebooks/gallery"],
         "Lessons": numbered,
         "Exercises": ["exercises/README", *exercises],
         "Look it up": [*dict.fromkeys(pages), *indexes, "glossary"],
-        "To teach, to add": ["notebooks/INSTRUCTORS", "CONTRIBUTING", "SECURITY"],
+        "To teach, to add": ["notebooks/INSTRUCTORS", "CONTRIBUTING", security],
     }
 
 

@@ -69,7 +69,7 @@ def test_a_page_is_short_and_names_its_source(path: Path) -> None:
     assert "Source: " in text.split('"""')[1]
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("name", BANDS)
 def test_a_page_that_is_not_exact_ends_in_its_band(name: str, workload: str) -> None:
@@ -77,7 +77,7 @@ def test_a_page_that_is_not_exact_ends_in_its_band(name: str, workload: str) -> 
     assert low < loss(name, workload) / loss("multi_worker_mirrored", workload) < high
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workload", WORKLOADS)
 @pytest.mark.parametrize("name", EXACT)
 def test_a_page_that_is_exact_is_so_with_every_workload(name: str, workload: str) -> None:
@@ -91,7 +91,7 @@ def test_a_page_that_is_not_exact_keeps_what_it_promises(name: str) -> None:
     assert (findings := check_strategy(page(name))), findings
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workload", ["digits_deep", "tiny_gpt", own_models.transformer])
 @pytest.mark.parametrize("name", PIPELINES)
 def test_every_schedule_of_a_pipeline_is_one_device(name: str, workload: Any) -> None:
@@ -100,7 +100,7 @@ def test_every_schedule_of_a_pipeline_is_one_device(name: str, workload: Any) ->
     same_as_one_device(page(f"pipelines.py:{name}"), workers=workers, accumulate=4, **fields)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("workload", ["digits_deep", "tiny_gpt", own_models.transformer])
 @pytest.mark.parametrize("name", MESHES)
 def test_a_mesh_is_one_device(name: str, workload: Any) -> None:

@@ -152,8 +152,8 @@ def test_the_container_names_what_there_is() -> None:
         assert set(options) <= {"--no-browser", "--ip=0.0.0.0"}  # which JupyterLab knows
 
 
-def test_every_promise_of_security_md_names_a_test_that_exists() -> None:
-    text = (ROOT / "SECURITY.md").read_text()
+def test_every_promise_of_the_page_on_security_names_a_test_that_exists() -> None:
+    text = (ROOT / "notebooks/reference/security.md").read_text()
     files = list((ROOT / "tests").rglob("test_*.py"))
     code = "".join(path.read_text() for path in files)
     named = re.findall(r"\b(test_\w+)(\.py)?", text)
