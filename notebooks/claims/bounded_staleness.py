@@ -12,7 +12,7 @@ PUBLISHED, UNIT, TIMES = "less waiting, most of it with a small bound", "times a
 
 
 def seconds(seed, bound):
-    fields = {"workers": 4, "steps": 50, "device_ms": 30, "jitter": "one_in:2:60ms"}
+    fields = {"workers": 4, "steps": 50, "device_ms": 30, "jitter": "one_in:3:60ms"}
     fields |= {"staleness_bound": bound, "seed": seed, "learning_rate": 0.05}
     run = start("stale_synchronous", framework="torch", **fields).wait(60)
     phases = run.trace.phases
