@@ -56,7 +56,7 @@ class Controls(w.VBox):
         self.sides, self.submit, self.acts = sides, submit, acts
         labels = [side.label for side in sides]
         hosts = {host for side in self._linked() for host in side.spec.all_hosts}
-        # shared, as each one sends all that it might say, and costs the page a model
+        # shared, as each costs the page a model; the style of a slider does for a menu, too
         style, room = w.SliderStyle(description_width="initial"), w.Layout(width="222px")
         dropdown = partial(_dropdown, style=style)
         slider = {"continuous_update": False, "layout": room, "style": style}
