@@ -74,13 +74,12 @@ def contents() -> dict[str, list[str]]:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     pages = re.findall(r"\((notebooks/reference/\w+)\.md\)", _section(readme, "Look it up"))
     indexes = [f"{folder}/index" for folder in FOLDERS]
-    security = "notebooks/reference/security"
     return {
         "At first": ["stage", "notebooks/gallery"],
         "Lessons": numbered,
         "Exercises": ["exercises/README", *exercises],
         "Look it up": [*dict.fromkeys(pages), *indexes, "glossary"],
-        "To teach, to add": ["notebooks/INSTRUCTORS", "CONTRIBUTING", security],
+        "To teach, to add": ["notebooks/INSTRUCTORS", "CONTRIBUTING"],
     }
 
 

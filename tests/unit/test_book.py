@@ -21,10 +21,11 @@ def pages() -> Iterator[Any]:
 
 
 def test_every_notebook_and_reference_page_is_in_the_table_of_contents(pages: Any) -> None:
-    listed = {page for names in pages.contents().values() for page in names}
+    listed = [page for names in pages.contents().values() for page in names]
+    assert len(listed) == len({*listed}), "a page is listed twice"
     files = [*(ROOT / "notebooks").glob("*.ipynb"), *(ROOT / "exercises").glob("*.ipynb")]
     files += (ROOT / "notebooks" / "reference").glob("*.md")
-    assert {str(path.relative_to(ROOT).with_suffix("")) for path in files} <= listed
+    assert {str(path.relative_to(ROOT).with_suffix("")) for path in files} <= {*listed}
 
 
 def test_every_notebook_beside_the_exercises_is_run(pages: Any) -> None:
