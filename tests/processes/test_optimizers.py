@@ -100,6 +100,45 @@ def test_the_state_lives_where_the_parameters_live(
         assert sum(expected.values()) == holders * slots * 4 * result["parameters"]
 
 
+def leaps(task: Any) -> list[float]:
+    """The largest change of a parameter, in learning rates, after ten updates that came at once; a
+    hundred times.
+    """
+    from concurrent.futures import ThreadPoolExecutor
+
+    import tensorflow as tf
+
+    from course_lib.strategies.tensorflow.models import Optimizer as InGraph
+
+    fields: dict[str, Any] = {"optimizer": "adamw", "learning_rate": 0.001}
+    optimizer = InGraph(RunSpec(strategy="parameter_server", framework="tensorflow", **fields))
+    value = tf.Variable(tf.zeros(20_000))
+    state = optimizer.state_of(value)
+    gradients = tf.unstack(tf.nn.relu(tf.random.stateless_normal([10, 20_000], (0, 0))))
+
+    @tf.function(autograph=False)
+    def update(gradient: Any) -> Any:
+        with tf.control_dependencies(optimizer.apply(value, gradient, state, optimizer.at(0, 0))):
+            return tf.constant(0)
+
+    largest = []
+    with ThreadPoolExecutor(len(gradients)) as pool:
+        for _ in range(100):
+            for each in (value, *state):
+                each.assign(tf.zeros(20_000))
+            list(pool.map(update, gradients))
+            largest.append(float(tf.reduce_max(tf.abs(value))) / 0.001)
+    return largest
+
+
+def test_updates_of_adamw_that_come_at_once_never_leap() -> None:
+    """A mean without its square would be divided by almost nothing. Each of ten steps is at
+    most the root of ten rates long.
+    """
+    with start(leaps, framework="tensorflow", workers=1) as run:
+        assert max(run.wait(60).result["worker:0"]) < 10 * 10**0.5
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("framework", "strategy"),

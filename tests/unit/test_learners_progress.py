@@ -154,7 +154,7 @@ def test_a_lesson_is_done_when_each_guess_has_met_its_result(
         assert state()[1:] == ("1 of 2 questions", "", "begun")
         locked(True, True)
         assert state()[1:] == ("2 of 2 questions", "", "done")
-        assert progress().summary().startswith("1 of 15 lessons done.")
+        assert progress().summary().startswith("1 of 16 lessons done.")
         kept = course / folder / predict.NAME
         for damage in ("{", '{"x": 3, "y": {"guess": 1, "lesson": [], "result": 0}}'):
             kept.write_text(damage)

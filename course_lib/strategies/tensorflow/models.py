@@ -267,17 +267,24 @@ class Optimizer(optimizers.Optimizer):
         Nothing changes if the model's gradients are not `finite`.
 
         Changes are added, each in one operation that locks its variable. So where several workers'
-        updates come at the same time, none is lost, though one may not have seen the other.
+        updates come at the same time, none is lost, though one may not have seen the other. AdamW's
+        mean is read before its square and written after it: whoever reads the mean of a gradient
+        also reads its square, and divides by it. A mean without its square would be a leap.
         """
         rate, corrections = now
         if not state and finite is None:
             return [variable.assign_sub(rate * gradient, read_value=False)]
-        value, kept = variable.read_value(), [each.read_value() for each in state]
+        value, kept, written = variable.read_value(), list[Any](), list[Any]()
+        for each in state:
+            with tf.control_dependencies(kept):
+                kept.append(each.read_value())
         changes = self.changes(value, gradient, kept, rate, corrections)
         if finite is not None:
             changes = [tf.where(finite, each, tf.zeros_like(each)) for each in changes]
-        pairs = zip([variable, *state], changes, strict=True)
-        return [old.assign_add(change, read_value=False) for old, change in pairs]
+        for old, change in reversed([*zip([variable, *state], changes, strict=True)]):
+            with tf.control_dependencies(written):
+                written.append(old.assign_add(change, read_value=False))
+        return written
 
 
 # --- gradients in float16 ---
