@@ -720,6 +720,19 @@ def test_what_is_over_is_started_once_more_and_followed() -> None:
     board.close()
 
 
+def test_an_end_that_is_read_for_a_picture_is_drawn_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    run = SomeRun(lockstep(), "running")
+
+    def leave(board: Any) -> None:
+        run.state = "finished"
+        board.table()
+
+    monkeypatch.setattr(TrainingBoard, "leave", leave)
+    board = TrainingBoard(run)
+    until(lambda: 'data-state="finished"' in board.lanes.value, "the end is drawn")
+    board.close()
+
+
 def test_the_log_of_the_chosen_task_is_shown_when_it_is_asked_for() -> None:
     run = SomeRun(lockstep(), "running")
     run.log = lambda task, lines: f"{task} printed <this>"

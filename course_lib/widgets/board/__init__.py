@@ -129,11 +129,12 @@ class Board(Pictured, w.VBox):
         saved = 0.0
         try:
             while not self._over.is_set():
-                took = self.draw()
-                if self.view.over or time.monotonic() > saved + SAVE_EVERY:
+                with self._view_lock:  # `leave`, or a cell, may read an end that is not drawn yet
+                    took, over = self.draw(), self.view.over
+                if over or time.monotonic() > saved + SAVE_EVERY:
                     saved = time.monotonic()
                     self.leave()
-                if self.view.over:
+                if over:
                     return
                 self._over.wait(max(DRAW_EVERY - took, REST_PER_DRAWING * took))
         except Exception as problem:  # a thread has no cell to show it in
