@@ -30,6 +30,7 @@ BOOKS = {path.name: path for path in sorted(ROOT.glob("notebooks/*.ipynb"))}
 BOOKS |= {f"exercise_{path.name}": path for path in sorted(ROOT.glob("solutions/*.ipynb"))}
 SCRIPT = (Path(__file__).parent / "lessons.js").read_text()
 MOVES = re.compile(r"^(board = )?(TrainingBoard|RaceBoard|AllReduceStage|stage)\(", re.MULTILINE)
+MEANT = "Its loss is no mean over examples"  # the warning that lesson 02 is about
 SHORT, TWICE = "09_sync_vs_async.ipynb", "03_synchronous_training.ipynb"
 LONG = bool(os.environ.get("NIGHTLY"))
 SIZE = {"width": 1280, "height": 1000}
@@ -135,7 +136,7 @@ class Reader(Lab):
         """No message of ours anywhere, nothing red, and nothing has moved."""
         self.page.wait_for_function("lesson.seen() > 0")
         assert self.complaints() == []
-        assert self.ask("wrong()") == []
+        assert [each for each in self.ask("wrong()") if MEANT not in each] == []
         assert self.ask("moved()") == {}
 
 
