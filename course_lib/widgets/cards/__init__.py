@@ -26,6 +26,10 @@ QUESTIONS = {
     "use": "what is it for?",
     "limits": "what are its limits?",
 }
+# In CSS: the card, where something is chosen in a menu, and the columns and rows that are not.
+CHOSEN = ".ls.ls-card:has(option[value={}]:checked)"
+UNASKED = [f".ls.ls-card:not(:has(option[value={fact}]:checked)) .f-{fact}" for fact in QUESTIONS]
+ELSEWHERE = [f"{CHOSEN.format(here)} tbody tr:not([data-here~={here}])" for here in REALITY]
 
 
 class MachineCard(Card):
@@ -59,6 +63,7 @@ class StrategyTable(Card):
     """
 
     title = "Strategies"
+    style = "\n".join(f"{those} {{ display: none; }}" for those in (*UNASKED, *ELSEWHERE))
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = list(rows)
@@ -105,13 +110,6 @@ class StrategyTable(Card):
         shown = element("tr", label, cells, data_here=here)
         return [shown, element("tr", unfolded, class_="more", data_here=here)]
 
-    def style(self) -> str:
-        """Rules that hide the columns and rows that are not chosen in the menus above the table."""
-        card = ".ls.ls-card:has(option[value={}]:checked)"
-        rules = [f".ls.ls-card:not(:has(option[value={f}]:checked)) .f-{f}" for f in QUESTIONS]
-        rules += [f"{card.format(here)} tbody tr:not([data-here~={here}])" for here in REALITY]
-        return "\n".join(f"{those} {{ display: none; }}" for those in rules)
-
     def table(self) -> str:
         lines = []
         for name, rows in self.by_name.items():
@@ -131,4 +129,5 @@ def _reason(why: str, cure: str) -> list[Markup]:
 
 def _select(label: str, options: Mapping[str, str]) -> Markup:
     listed = [element("option", words, value=value) for value, words in options.items()]
-    return element("label", f"{label} ", element("select", listed, aria_label=label))
+    attributes = {"aria_label": label, "data_lm_suppress_shortcuts": "true"}
+    return element("label", f"{label} ", element("select", listed, **attributes))

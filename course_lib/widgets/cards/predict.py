@@ -315,6 +315,7 @@ class Guesses(page.Card):
     """
 
     title = "Your guesses"
+    style = page.asset("cards/verdict.css")
 
     def body(self) -> str:
         rows = list[Markup]()
@@ -327,9 +328,6 @@ class Guesses(page.Card):
     def table(self) -> str:
         rows = [card.row() for card in ASKED.values()]
         return text.table([HEADS, *rows]) if rows else "No question was asked in this kernel yet."
-
-    def style(self) -> str:
-        return page.asset("cards/verdict.css")
 
 
 def kept(book: Any) -> dict[str, dict[str, Any]]:

@@ -63,6 +63,8 @@ class Card(ABC):
     """
 
     title: str
+    style = ""
+    """Styles of this card only, besides those in `card.css`."""
 
     @abstractmethod
     def body(self) -> str:
@@ -72,18 +74,11 @@ class Card(ABC):
     def table(self) -> str:
         """The same facts as text."""
 
-    def style(self) -> str:
-        """Styles of this card only, besides those in `card.css`."""
-        return ""
-
     def __repr__(self) -> str:
         return self.table()
 
     def _repr_html_(self) -> str:
-        body = self.body()
-        for tag in ("summary", "select"):  # keep their keys: in JupyterLab, "b" would add a cell
-            body = body.replace(f"<{tag}", f'<{tag} data-lm-suppress-shortcuts="true"')
-        return card(body, self.style())
+        return card(self.body(), self.style)
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the same card, which needs no kernel and no network."""
