@@ -150,6 +150,7 @@ class Board(Pictured, w.VBox):
             order()
             self._say("")
         except Exception as refused:  # a thread has no cell to show it in
+            self.controls.forget()
             self._say(str(refused).partition("\n")[0])
 
     def _say(self, text: str) -> None:

@@ -9,7 +9,6 @@ import ipywidgets as w
 import traitlets
 from ipywidgets.widgets.widget_string import HTMLStyle
 
-from course_lib.errors import LockstepError
 from course_lib.record.reality import link_of
 from course_lib.spec.fields import Link
 from course_lib.widgets.board.view import Side
@@ -210,15 +209,12 @@ class Controls(w.VBox):
             elif what == "link":
                 values.append(self._link_of(side).model_copy(update={"mbit": self.speed.value}))
             if side.active:
-                self.submit(partial(self._carry_out, getattr(side.run, what), values))
+                self.submit(partial(getattr(side.run, what), *values))
 
-    def _carry_out(self, order: Callable[..., object], values: Sequence[Any]) -> None:
-        try:
-            order(*values)
-        except LockstepError:  # the trace will never show it
-            self.traced.clear()
-            self.ordered.clear()
-            raise
+    def forget(self) -> None:
+        """Have all controls follow the trace: it will never show what was refused."""
+        self.traced.clear()
+        self.ordered.clear()
 
 
 class Bar(anywidget.AnyWidget):
