@@ -9,8 +9,7 @@ import pytest
 
 from course_lib import hardware
 from course_lib.strategies import catalog
-from course_lib.widgets import MachineCard, StrategyTable
-from course_lib.widgets.cards import QUESTIONS
+from course_lib.widgets.cards import QUESTIONS, MachineCard, StrategyTable
 from course_lib.widgets.kit.page import TERMS, Card, glossary
 
 
