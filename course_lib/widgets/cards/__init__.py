@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from course_lib import text
 from course_lib.spec.run_spec import FRAMEWORKS
-from course_lib.widgets.kit import REALITY, Inside, Markup, badge, element, join, table, unfold
+from course_lib.widgets.kit import REALITY, Inside, Markup, badge, element, table, unfold
 from course_lib.widgets.kit.page import Card, glossary
 
 Fact = tuple[str, str, str]
@@ -98,8 +98,8 @@ class StrategyTable(Card):
         for key, framework in FRAMEWORKS.items():
             if row := rows.get(key):
                 cells.append(element("td", badge(row["reality"], f"{row['why']}. {row['cure']}")))
-                reason = badge(row["reality"]), " ", _reason(row["why"], row["cure"])
-                more[f"here, {framework}"] = reason
+                cure = element("span", row["cure"], class_="cure") if row["cure"] else None
+                more[f"here, {framework}"] = badge(row["reality"]), " ", row["why"], cure
             else:
                 cells.append(element("td", "—", class_="quiet", title="not in this course"))
         more["source"] = any_row["source"]
@@ -120,11 +120,6 @@ class StrategyTable(Card):
                 facts.append((f"  here, {FRAMEWORKS[key]}", here))
             lines += [name, text.table(facts)]
         return "\n".join(lines)
-
-
-def _reason(why: str, cure: str) -> list[Markup]:
-    """Show a reason with its cure."""
-    return [join(why), element("span", cure, class_="cure") if cure else Markup()]
 
 
 def _select(label: str, options: Mapping[str, str]) -> Markup:

@@ -204,11 +204,9 @@ class Predict(Pictured, w.VBox):
         """
         drawn, y = list[Markup](), 0.0
         for name, (lowest, highest, _) in self.ranges.items():
-            looks = ("guess", self.guess, GUESS), ("result", self.result, RESULT)
-            named: list[tuple[str, Any, str]] = [
-                (label, _named(value).get(name), color) for label, value, color in looks
-            ]
-            known = [each for each in named if each[1] is not None and math.isfinite(each[1])]
+            guess, result = _named(self.guess).get(name), _named(self.result).get(name)
+            both: list[Any] = [("guess", guess, GUESS), ("result", result, RESULT)]
+            known = [each for each in both if each[1] is not None and math.isfinite(each[1])]
             values = [value for _, value, _ in known]
             low, high = min([0.0, lowest, *values]), max([highest, *values])
             if known and name:
