@@ -8,6 +8,7 @@ shows what it can.
 """
 
 import base64
+import json
 import os
 import re
 import threading
@@ -23,7 +24,7 @@ from IPython import get_ipython
 from IPython.display import display
 
 from course_lib.errors import SpecError
-from course_lib.widgets.kit import Markup, element, page
+from course_lib.widgets.kit import Markup, element, page, unfold
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 MOST = 100_000  # bytes of a picture in a notebook, in all its forms
@@ -98,9 +99,25 @@ class Pictured:
 class Scripted(Pictured, anywidget.AnyWidget):
     """A widget that a script of its own draws, in a notebook or on a page."""
 
-    def to_html(self, path: Path | str, title: str = "") -> Path:
-        """Write a page with the same widget that needs no kernel or network; return its path."""
-        return page.save(path, page.html(self, title or repr(self), self.table()))
+    def to_html(self, path: Path | str) -> Path:
+        """Write a page with the same widget that needs no kernel or network; return its path.
+
+        There the widget's script finds `model.get("standalone")` true, and what it saves or sends
+        is dropped.
+        """
+        inherited = {*anywidget.AnyWidget.class_trait_names(sync=True), "_anywidget_id"}
+        state = self.get_state(sorted({*self.keys} - inherited - {"_css", "_esm"}))
+        state["standalone"] = True
+        values = json.dumps(state, default=lambda data: {"$bytes": base64.b64encode(data).decode()})
+        body = [
+            element("h1", repr(self)),
+            element("div", id="widget"),
+            unfold("The same as text", element("pre", self.table()), class_="same"),
+            page.script("state", values),
+            page.script("script", json.dumps(self._esm)),
+            f'<script type="module">\n{page.asset("kit/standalone.js")}</script>',
+        ]
+        return page.save(path, page.document(repr(self), "\n".join(body), self._css))
 
 
 def bundle(picture: str, description: str) -> dict[str, str]:
