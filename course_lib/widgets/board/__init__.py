@@ -55,14 +55,12 @@ class Board(Pictured, w.VBox):
         restart = self._restart if hasattr(subject, "restart") else None
         acts = {"stop": lambda: self._subject.stop(), "restart": restart}
         self.controls = Controls(self.view.sides, self._order, acts, self.bar)
-        unexplained = {"links": self.controls.links, "delays": self.controls.delays}
-        for name in unexplained.keys() & {*self.view.hidden}:
-            unexplained[name].layout.display = "none"
+        for name in {"links", "delays"}.intersection(self.view.hidden):
+            getattr(self.controls, name).layout.display = "none"
         # what may grow or shrink stands below all else, which stays where it is
         parts = [self.head, self.lanes, self.frame, self.controls, self.controls.printed]
         super().__init__([*parts, self.charts, self.facts])
         self.add_class("lk-board")
-        self._message = ""
         self._show()  # the cell returns with all in place; nothing has been read yet
         # the thread that draws and a cell that writes a page share the view
         self._view_lock = threading.RLock()
@@ -154,9 +152,8 @@ class Board(Pictured, w.VBox):
             self._say(str(refused).partition("\n")[0])
 
     def _say(self, text: str) -> None:
-        self._message = text
-        self.head.value = pictures.head(self.view, text)
         self.bar.message = text
+        self.head.value = pictures.head(self.view, text)
 
     def draw(self) -> float:
         """Draw the runs as they are now; return the seconds that it took."""
@@ -169,7 +166,7 @@ class Board(Pictured, w.VBox):
     def _show(self) -> None:
         """Put what was read at the last update into the widgets."""
         self.charts.panels = self.view.plain()
-        self.head.value = pictures.head(self.view, self._message)
+        self.head.value = pictures.head(self.view, self.bar.message)
         self.lanes.value = pictures.sides(self.view, self._prefix)
         self.frame.value = pictures.frame(self._prefix, self.view)
         self.facts.value = pictures.facts(self.view)
