@@ -14,10 +14,10 @@ from typing import Any
 import anywidget
 import ipywidgets as w
 import traitlets
-from IPython import get_ipython
 
 from course_lib import text
 from course_lib.errors import SpecError
+from course_lib.notebook.shell import running
 from course_lib.widgets.kit import Markup, element, join, page, svg, table
 from course_lib.widgets.kit.widget import Pictured
 
@@ -345,8 +345,7 @@ def notebook() -> Path | None:
 
 def _names() -> Mapping[str, Any]:
     """The names of the notebook's cells, and their values."""
-    shell: Any = get_ipython()
-    return dict(shell.user_ns) if shell else {}
+    return dict(running().user_ns) if running() else {}
 
 
 def _named(value: Any) -> Mapping[str, Any]:

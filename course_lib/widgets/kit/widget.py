@@ -20,10 +20,10 @@ from uuid import uuid4
 
 import anywidget
 import comm
-from IPython import get_ipython
 from IPython.display import display
 
 from course_lib.errors import SpecError
+from course_lib.notebook.shell import running
 from course_lib.widgets.kit import Markup, element, page, unfold
 
 VIEW = "application/vnd.jupyter.widget-view+json"
@@ -140,8 +140,7 @@ def bundle(picture: str, description: str) -> dict[str, str]:
 
 def unwatched() -> bool:
     """Return True if a program runs the cells: it cannot be asked for input."""
-    shell: Any = get_ipython()
-    asked = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    asked = running().get_parent() if hasattr(running(), "get_parent") else {}
     return asked.get("content", {}).get("allow_stdin") is False
 
 
@@ -155,4 +154,4 @@ def _leave_all() -> None:
 
 if unwatched():
     comm.create_comm = comm.DummyComm
-    get_ipython().events.register("post_run_cell", lambda _: _leave_all())
+    running().events.register("post_run_cell", lambda _: _leave_all())
