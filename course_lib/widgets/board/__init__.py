@@ -16,7 +16,7 @@ import ipywidgets as w
 from course_lib.activity import ORDERED
 from course_lib.errors import SpecError
 from course_lib.widgets.board import pictures
-from course_lib.widgets.board.controls import Bar, Controls, Order, htmls
+from course_lib.widgets.board.controls import Controls, Order, htmls
 from course_lib.widgets.board.plots import Charts
 from course_lib.widgets.board.view import HIDEABLE, Raced, View, Watched
 from course_lib.widgets.kit import page, svg
@@ -50,11 +50,11 @@ class Board(Pictured, w.VBox):
         self.charts = Charts([side.label for side in self.view.sides], self.view.plain())
         self.head, self.lanes, self.frame, self.facts = htmls(HEAD, None, None, None)
         self._orders = ThreadPoolExecutor(1, "lockstep-orders", ORDERED.set, ("on the board",))
-        self.bar = Bar().add_class("ls")
-        self.bar.on_msg(lambda *_: self._order(self._send_page))
-        restart = self._restart if hasattr(subject, "restart") else None
-        acts = {"stop": lambda: self._subject.stop(), "restart": restart}
-        self.controls = Controls(self.view.sides, self._order, acts, self.bar)
+        acts: dict[str, Order] = {"save": self._send_page, "stop": lambda: self._subject.stop()}
+        if hasattr(subject, "restart"):
+            acts["restart"] = self._restart
+        self.controls = Controls(self.view.sides, self._order, acts)
+        self.bar = self.controls.bar
         for name in {"links", "delays"}.intersection(self.view.hidden):
             getattr(self.controls, name).layout.display = "none"
         # what may grow or shrink stands below all else, which stays where it is
