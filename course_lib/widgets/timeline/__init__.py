@@ -30,6 +30,7 @@ from course_lib.widgets.board.plots import LANE, Lane, TimeWindow, painted, plac
 from course_lib.widgets.kit import badge, page, svg
 from course_lib.widgets.kit.widget import Scripted
 
+SCRIPTS = ("data", "draw", "input", "timeline")
 MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
 STEPS_AT_FIRST = 10  # that are in view
 FAULTS = (
@@ -48,11 +49,7 @@ class Timeline(Scripted):
     `export(path)` a file for Perfetto. Raises `SpecError` for what has no trace.
     """
 
-    _esm = page.asset(
-        "kit/make.js",
-        "kit/projector.js",
-        *(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")),
-    )
+    _esm = page.asset("kit/make.js", "kit/projector.js", *(f"timeline/{s}.js" for s in SCRIPTS))
     _css = page.asset("kit/theme.css", "timeline/timeline.css")
     scene = traitlets.Dict().tag(sync=True)
     data = traitlets.Bytes().tag(sync=True)
