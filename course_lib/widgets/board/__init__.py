@@ -47,7 +47,7 @@ class Board(Pictured, w.VBox):
         self.view = View(*self._sides())
         self.view.hidden = hidden(hide, HIDEABLE)
         self._prefix = svg.unique_prefix()
-        self.charts = Charts([side.label for side in self.view.sides], self.view.plain())
+        self.charts = Charts([side.label for side in self.view.sides])
         self.head, self.lanes, self.frame, self.facts = htmls(HEAD, None, None, None)
         self._orders = ThreadPoolExecutor(1, "lockstep-orders", ORDERED.set, ("on the board",))
         acts: dict[str, Order] = {"save": self._send_page, "stop": lambda: self._subject.stop()}
@@ -165,7 +165,7 @@ class Board(Pictured, w.VBox):
 
     def _show(self) -> None:
         """Put what was read at the last update into the widgets."""
-        self.charts.panels = self.view.plain()
+        self.charts.panels = [panel.plain() for panel in self.view.panels()]
         self.head.value = pictures.head(self.view, self.bar.message)
         self.lanes.value = pictures.sides(self.view, self._prefix)
         self.frame.value = pictures.frame(self._prefix, self.view)
