@@ -8,8 +8,6 @@ if TYPE_CHECKING:  # these are public names, for `lazy` as well
     from course_lib.record.saved import SavedRun as SavedRun
     from course_lib.widgets.board import RaceBoard as RaceBoard
     from course_lib.widgets.board import TrainingBoard as TrainingBoard
-    from course_lib.widgets.cards import MachineCard as MachineCard
-    from course_lib.widgets.cards import StrategyTable as StrategyTable
     from course_lib.widgets.cards.predict import Guesses as Guesses
     from course_lib.widgets.cards.predict import Predict as Predict
     from course_lib.widgets.stage import AllReduceStage as AllReduceStage

@@ -44,12 +44,7 @@ def page() -> str:
         Markup(f"<!-- {WHY} -->"),
         element("h1", TITLE),
         element("div", id="widget"),
-        *(
-            element(
-                "script", Markup(text.replace("<", "\\u003c")), type="application/json", id=name
-            )
-            for name, text in values.items()
-        ),
+        *(kit.script(name, text) for name, text in values.items()),
         element("script", Markup(code), type="module"),
     ]
     return kit.document(TITLE, "\n".join(body), str(shown._css) + STYLE)

@@ -83,14 +83,14 @@ shown = Timeline(simulate(build("ring", 8, hosts=2), 4 * 2**20, trace=True))
 shown""",
     "machine_card": """
 from course_lib import hardware
-from course_lib.widgets import MachineCard
+from course_lib.widgets.cards import MachineCard
 here = hardware.probe()
 shown = MachineCard(hardware.machine_rows(here))
 shown""",
     "strategy_table": """
 from course_lib import hardware
 from course_lib.strategies import catalog
-from course_lib.widgets import StrategyTable
+from course_lib.widgets.cards import StrategyTable
 shown = StrategyTable(catalog.rows(hardware.probe()))
 shown""",
     "predict": """

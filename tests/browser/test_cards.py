@@ -15,7 +15,8 @@ from course_lib.collectives import build, simulate
 from course_lib.record.events import Lifecycle
 from course_lib.record.trace import Trace
 from course_lib.strategies import catalog
-from course_lib.widgets import MachineCard, StrategyTable, Timeline
+from course_lib.widgets import Timeline
+from course_lib.widgets.cards import MachineCard, StrategyTable
 from tests.browser.lab import Tab, opened
 from tests.made_up import EVENTS, training
 
@@ -28,7 +29,7 @@ timeline""",
     """
 from course_lib import hardware
 from course_lib.strategies import catalog
-from course_lib.widgets import StrategyTable
+from course_lib.widgets.cards import StrategyTable
 StrategyTable(catalog.rows(hardware.probe()))""",
     """
 from course_lib.widgets import Predict

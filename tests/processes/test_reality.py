@@ -59,6 +59,5 @@ def test_one_word_everywhere_and_what_was_imposed_for_a_while_stays_in_it(
     assert f"{word}: {why}" in board.table()
     assert f" · {word}" in (tmp_path / "run.svg").read_text()
     for given in (run, run.run_dir, Trace.of_run(run.run_dir)):
-        timeline = Timeline(given)
-        assert (timeline.source.reality, timeline.source.why) == (word, why)
+        assert Timeline(given).reality == (word, why)
     board.close()

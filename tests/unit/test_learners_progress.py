@@ -24,7 +24,7 @@ def course(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A course of which an exercise is open in Jupyter."""
     (tmp_path / "exercises").mkdir()
     names = {"__session__": str(tmp_path / "exercises" / "04_ring.ipynb")}
-    monkeypatch.setattr(predict, "get_ipython", lambda: SimpleNamespace(user_ns=names))
+    monkeypatch.setattr(predict, "running", lambda: SimpleNamespace(user_ns=names))
     return tmp_path
 
 
@@ -54,7 +54,7 @@ def test_lessons_and_exercises_of_a_course_have_one_file(
     assert place() is None  # no notebook is open: a test run leaves nothing
     for folder in ("notebooks", "exercises", ""):
         shell = SimpleNamespace(user_ns={"__session__": str(tmp_path / folder / "x.ipynb")})
-        monkeypatch.setattr(predict, "get_ipython", lambda shell=shell: shell)
+        monkeypatch.setattr(predict, "running", lambda shell=shell: shell)
         assert place() == tmp_path / NAME
 
 
@@ -145,9 +145,7 @@ def test_a_lesson_is_done_when_each_guess_has_met_its_result(
     for folder in ("notebooks", ""):  # or a copy, for which the course is the folder
         (course / folder).mkdir(exist_ok=True)
         names = {"__session__": str(course / folder / "01_one_device.ipynb")}
-        monkeypatch.setattr(
-            predict, "get_ipython", lambda names=names: SimpleNamespace(user_ns=names)
-        )
+        monkeypatch.setattr(predict, "running", lambda names=names: SimpleNamespace(user_ns=names))
         locked(False, False)
         assert state()[1:] == ("0 of 2 questions", "", "to do")
         locked(True, False)

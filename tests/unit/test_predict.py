@@ -203,7 +203,7 @@ def test_what_cannot_be_measured_here_has_a_reason_and_no_result() -> None:
 
 def test_a_locked_guess_unfolds_the_cells_that_answer_it(monkeypatch: pytest.MonkeyPatch) -> None:
     cells: dict[str, Any] = {}
-    monkeypatch.setattr(predict, "get_ipython", lambda: SimpleNamespace(user_ns=cells))
+    monkeypatch.setattr(predict, "running", lambda: SimpleNamespace(user_ns=cells))
     cells["who"] = card = which()
     locked(cells.setdefault("other", Predict("Other?", choices=["a", "b"])), "a")
     assert card._onward.unfolded == []
@@ -245,7 +245,7 @@ def test_a_number_is_near_within_a_tenth_of_its_range(result: float, how: str) -
 def notebook(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file for guesses of a notebook that is open in Jupyter."""
     names = {"__session__": str(tmp_path / "lesson.ipynb")}
-    monkeypatch.setattr(predict, "get_ipython", lambda: SimpleNamespace(user_ns=names))
+    monkeypatch.setattr(predict, "running", lambda: SimpleNamespace(user_ns=names))
     return tmp_path / predict.NAME
 
 

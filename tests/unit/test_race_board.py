@@ -1069,7 +1069,7 @@ def test_what_is_done_to_tasks_is_marked_on_lanes_and_on_charts_over_seconds() -
     ((_, word),) = first.events
     assert word.endswith(", slow \u00d710") and len(word) < 40
     assert 'style="left:50.0%"' in pictures.document(view) or ">pause<" in pictures.still(view)
-    shown = Charts(["it"], view.plain()).panels
+    shown = [panel.plain() for panel in view.panels()]
     assert [word for _, word, _ in shown[0]["marks"]] == words
 
 

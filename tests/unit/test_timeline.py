@@ -31,7 +31,7 @@ from course_lib.spec.fields import Link
 from course_lib.spec.run_spec import RunSpec
 from course_lib.widgets import Timeline
 from course_lib.widgets.kit import svg as shapes
-from course_lib.widgets.timeline import lanes_svg, packed, source
+from course_lib.widgets.timeline import lanes_svg, packed
 from tests.made_up import EVENTS, training
 
 
@@ -239,20 +239,23 @@ def test_a_run_directory_says_what_ran_and_how_real_it_was(tmp_path: Path) -> No
         f["state"] for f in emulated.scene["faults"]
     ] == ["slowed"]
     measured = saved_run(tmp_path / "b")
-    assert source(measured).reality == "measured" == source(Trace.of_run(measured)).reality
+    for given in (measured, Trace.of_run(measured)):
+        assert Timeline(given).reality == MEASURED
     with (measured / "lifecycle.jsonl").open("wb") as more:
         more.write(to_line(Lifecycle("worker:1", "slowed", "by run.slow()", 2.0, factor=4)))
-    assert source(measured).reality == "emulated"
+    assert Timeline(measured).reality.word == "emulated"
 
 
 def test_an_all_reduce_says_how_real_it_was_and_why() -> None:
     modelled = allreduce(4096, workers=4, simulated=True)
-    assert source(modelled)[1:4] == ("ring, 4 workers", *SIMULATED)
+    timeline = Timeline(modelled)
+    assert (timeline.title, timeline.reality) == ("ring, 4 workers", SIMULATED)
     alone = replace(modelled, reality="measured")
-    assert source(alone)[2:4] == MEASURED
+    assert Timeline(alone).reality == MEASURED
     held = replace(modelled, reality="emulated", link=Link(mbit=100))
-    assert source(held)[2:4] == over(Link(mbit=100)) and "100 Mbit/s" in source(held).why
-    assert source(held).why in Timeline(held).scene["badge"]
+    timeline = Timeline(held)
+    assert timeline.reality == over(Link(mbit=100)) and "100 Mbit/s" in timeline.reality.why
+    assert timeline.reality.why in timeline.scene["badge"]
 
 
 def test_a_simulation_says_so_and_a_bare_trace_that_it_does_not_know(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ import ipywidgets as w
 from course_lib.activity import ORDERED
 from course_lib.errors import SpecError
 from course_lib.widgets.board import pictures
-from course_lib.widgets.board.controls import Bar, Controls, Order, htmls
+from course_lib.widgets.board.controls import Controls, Order, htmls
 from course_lib.widgets.board.plots import Charts
 from course_lib.widgets.board.view import HIDEABLE, Raced, View, Watched
 from course_lib.widgets.kit import page, svg
@@ -47,22 +47,20 @@ class Board(Pictured, w.VBox):
         self.view = View(*self._sides())
         self.view.hidden = hidden(hide, HIDEABLE)
         self._prefix = svg.unique_prefix()
-        self.charts = Charts([side.label for side in self.view.sides], self.view.plain())
+        self.charts = Charts([side.label for side in self.view.sides])
         self.head, self.lanes, self.frame, self.facts = htmls(HEAD, None, None, None)
         self._orders = ThreadPoolExecutor(1, "lockstep-orders", ORDERED.set, ("on the board",))
-        self.bar = Bar().add_class("ls")
-        self.bar.on_msg(lambda *_: self._order(self._send_page))
-        restart = self._restart if hasattr(subject, "restart") else None
-        acts = {"stop": lambda: self._subject.stop(), "restart": restart}
-        self.controls = Controls(self.view.sides, self._order, acts, self.bar)
-        unexplained = {"links": self.controls.links, "delays": self.controls.delays}
-        for name in unexplained.keys() & {*self.view.hidden}:
-            unexplained[name].layout.display = "none"
+        acts: dict[str, Order] = {"save": self._send_page, "stop": lambda: self._subject.stop()}
+        if hasattr(subject, "restart"):
+            acts["restart"] = self._restart
+        self.controls = Controls(self.view.sides, self._order, acts)
+        self.bar = self.controls.bar
+        for name in {"links", "delays"}.intersection(self.view.hidden):
+            getattr(self.controls, name).layout.display = "none"
         # what may grow or shrink stands below all else, which stays where it is
         parts = [self.head, self.lanes, self.frame, self.controls, self.controls.printed]
         super().__init__([*parts, self.charts, self.facts])
         self.add_class("lk-board")
-        self._message = ""
         self._show()  # the cell returns with all in place; nothing has been read yet
         # the thread that draws and a cell that writes a page share the view
         self._view_lock = threading.RLock()
@@ -150,12 +148,12 @@ class Board(Pictured, w.VBox):
             order()
             self._say("")
         except Exception as refused:  # a thread has no cell to show it in
+            self.controls.forget()
             self._say(str(refused).partition("\n")[0])
 
     def _say(self, text: str) -> None:
-        self._message = text
-        self.head.value = pictures.head(self.view, text)
         self.bar.message = text
+        self.head.value = pictures.head(self.view, text)
 
     def draw(self) -> float:
         """Draw the runs as they are now; return the seconds that it took."""
@@ -167,8 +165,8 @@ class Board(Pictured, w.VBox):
 
     def _show(self) -> None:
         """Put what was read at the last update into the widgets."""
-        self.charts.panels = self.view.plain()
-        self.head.value = pictures.head(self.view, self._message)
+        self.charts.panels = [panel.plain() for panel in self.view.panels()]
+        self.head.value = pictures.head(self.view, self.bar.message)
         self.lanes.value = pictures.sides(self.view, self._prefix)
         self.frame.value = pictures.frame(self._prefix, self.view)
         self.facts.value = pictures.facts(self.view)

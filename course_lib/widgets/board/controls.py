@@ -9,7 +9,6 @@ import ipywidgets as w
 import traitlets
 from ipywidgets.widgets.widget_string import HTMLStyle
 
-from course_lib.errors import LockstepError
 from course_lib.record.reality import link_of
 from course_lib.spec.fields import Link
 from course_lib.widgets.board.view import Side
@@ -40,18 +39,15 @@ Order = Callable[[], object]
 
 class Controls(w.VBox):
     """All controls of a board: of a task, which is chosen with its run, and of the link of a host,
-    if some runs have several. `submit` takes an order and returns at once.
+    if some runs have several. `submit` takes an order and returns at once. `acts`: the orders
+    to the board itself, "save", "stop" and, where that is possible, "restart".
 
     Sliders and the menu of delays follow the trace. They keep what a learner sets until the trace
     shows another value, or another task or host is chosen.
     """
 
     def __init__(
-        self,
-        sides: list[Side],
-        submit: Callable[[Order], None],
-        acts: Mapping[str, Order | None],
-        bar: w.DOMWidget,
+        self, sides: list[Side], submit: Callable[[Order], None], acts: Mapping[str, Order]
     ) -> None:
         self.sides, self.submit, self.acts = sides, submit, acts
         labels = [side.label for side in sides]
@@ -87,6 +83,8 @@ class Controls(w.VBox):
         for order, button in self.buttons.items():
             do = partial(submit, act) if (act := acts.get(order)) else partial(self._order, order)
             button.on_click(lambda _, do=do: do())
+        self.bar = Bar().add_class("ls")
+        self.bar.on_msg(lambda *_: submit(acts["save"]))
         tip = "The end of what the task has printed"
         self.reads = w.ToggleButton(description="Log", tooltip=tip, layout=shared["layout"])
         (self.printed,) = htmls(None)
@@ -101,7 +99,7 @@ class Controls(w.VBox):
         tasks = [self.run, self.task, self.factor, full, self.delays, *orders]
         self.links = w.HBox([self.host, self.speed, unlimited, cut])
         self.links.layout.display = None if hosts else "none"
-        super().__init__([w.HBox([*tasks, self.reads, bar]), self.links])
+        super().__init__([w.HBox([*tasks, self.reads, self.bar]), self.links])
         self.add_class("lk-controls")
 
     def refresh(self) -> None:
@@ -111,7 +109,7 @@ class Controls(w.VBox):
         paused = any(side.digest.life.paused(self.task.value) for side in live)
         any_active = any(side.active for side in self.sides)
         able = dict.fromkeys(BUTTONS, any_active) | dict.fromkeys(("pause", "kill"), bool(live))
-        able |= {"resume": paused, "restart": not any_active and bool(self.acts["restart"])}
+        able |= {"resume": paused, "restart": not any_active and "restart" in self.acts}
         for order, button in self.buttons.items():
             button.disabled = not able[order]
         cut = any(side.cut(self.host.value) for side in self._having(host=True))
@@ -210,15 +208,12 @@ class Controls(w.VBox):
             elif what == "link":
                 values.append(self._link_of(side).model_copy(update={"mbit": self.speed.value}))
             if side.active:
-                self.submit(partial(self._carry_out, getattr(side.run, what), values))
+                self.submit(partial(getattr(side.run, what), *values))
 
-    def _carry_out(self, order: Callable[..., object], values: Sequence[Any]) -> None:
-        try:
-            order(*values)
-        except LockstepError:  # the trace will never show it
-            self.traced.clear()
-            self.ordered.clear()
-            raise
+    def forget(self) -> None:
+        """Have all controls follow the trace: it will never show what was refused."""
+        self.traced.clear()
+        self.ordered.clear()
 
 
 class Bar(anywidget.AnyWidget):

@@ -164,9 +164,9 @@ def _long(inside: Inside, windows: int) -> Inside:
 
 def _axis(window: plots.TimeWindow, windows: int, many: bool) -> Markup:
     """Seconds on the same clock as the charts."""
+    first = 0.03 / windows
     last = 1 - (0.18 if many else 0.06) / windows  # a tick in a narrow lane needs more room
-    ticks = [(share, words) for share, words in window.ticks(4 * windows) if share < last]
-    ticks = [tick for tick in ticks if tick[0] > 0.03 / windows]
+    ticks = [tick for tick in window.ticks(4 * windows) if first < tick[0] < last]
     marks = [element("i", words, style=f"left:{share:.2%}") for share, words in ticks]
     shown = element("span", f"{'shown:' if windows > 1 else 'in'} {window.span / windows:.3g} s")
     clock = element("div", _long(marks, windows), class_="lk-clock")

@@ -150,7 +150,7 @@ class Charts(anywidget.AnyWidget):
     panels = traitlets.List().tag(sync=True)
     logarithmic = traitlets.Bool(False).tag(sync=True)
 
-    def __init__(self, labels: Sequence[str], panels: list[dict[str, Any]]) -> None:
+    def __init__(self, labels: Sequence[str], panels: Sequence[dict[str, Any]] = ()) -> None:
         lines = []
         for i, label in enumerate(labels):
             color, dash, _ = svg.entrant(i)

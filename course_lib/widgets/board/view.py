@@ -278,10 +278,6 @@ class View:
             panel.marks = self._marks(panel.x)
         return panels
 
-    def plain(self) -> list[dict[str, Any]]:
-        """The charts as the page takes them."""
-        return [panel.plain() for panel in self.panels()]
-
     def _marks(self, over: str) -> list[tuple[float, str, str]]:
         """List the marks since the clock started, for a chart over `seconds` or `examples`."""
         marks = []

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 from course_lib import text
 from course_lib.spec.run_spec import FRAMEWORKS
-from course_lib.widgets.kit import REALITY, Inside, Markup, badge, element, join, table, unfold
+from course_lib.widgets.kit import REALITY, Inside, Markup, badge, element, table, unfold
 from course_lib.widgets.kit.page import Card, glossary
 
 Fact = tuple[str, str, str]
@@ -26,6 +26,10 @@ QUESTIONS = {
     "use": "what is it for?",
     "limits": "what are its limits?",
 }
+# In CSS: the card, where something is chosen in a menu, and the columns and rows that are not.
+CHOSEN = ".ls.ls-card:has(option[value={}]:checked)"
+UNASKED = [f".ls.ls-card:not(:has(option[value={fact}]:checked)) .f-{fact}" for fact in QUESTIONS]
+ELSEWHERE = [f"{CHOSEN.format(here)} tbody tr:not([data-here~={here}])" for here in REALITY]
 
 
 class MachineCard(Card):
@@ -59,6 +63,7 @@ class StrategyTable(Card):
     """
 
     title = "Strategies"
+    style = "\n".join(f"{those} {{ display: none; }}" for those in (*UNASKED, *ELSEWHERE))
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows = list(rows)
@@ -93,8 +98,8 @@ class StrategyTable(Card):
         for key, framework in FRAMEWORKS.items():
             if row := rows.get(key):
                 cells.append(element("td", badge(row["reality"], f"{row['why']}. {row['cure']}")))
-                reason = badge(row["reality"]), " ", _reason(row["why"], row["cure"])
-                more[f"here, {framework}"] = reason
+                cure = element("span", row["cure"], class_="cure") if row["cure"] else None
+                more[f"here, {framework}"] = badge(row["reality"]), " ", row["why"], cure
             else:
                 cells.append(element("td", "—", class_="quiet", title="not in this course"))
         more["source"] = any_row["source"]
@@ -104,13 +109,6 @@ class StrategyTable(Card):
         here = " ".join(row["reality"] for row in rows.values())
         shown = element("tr", label, cells, data_here=here)
         return [shown, element("tr", unfolded, class_="more", data_here=here)]
-
-    def style(self) -> str:
-        """Rules that hide the columns and rows that are not chosen in the menus above the table."""
-        card = ".ls.ls-card:has(option[value={}]:checked)"
-        rules = [f".ls.ls-card:not(:has(option[value={f}]:checked)) .f-{f}" for f in QUESTIONS]
-        rules += [f"{card.format(here)} tbody tr:not([data-here~={here}])" for here in REALITY]
-        return "\n".join(f"{those} {{ display: none; }}" for those in rules)
 
     def table(self) -> str:
         lines = []
@@ -124,11 +122,7 @@ class StrategyTable(Card):
         return "\n".join(lines)
 
 
-def _reason(why: str, cure: str) -> list[Markup]:
-    """Show a reason with its cure."""
-    return [join(why), element("span", cure, class_="cure") if cure else Markup()]
-
-
 def _select(label: str, options: Mapping[str, str]) -> Markup:
     listed = [element("option", words, value=value) for value, words in options.items()]
-    return element("label", f"{label} ", element("select", listed, aria_label=label))
+    attributes = {"aria_label": label, "data_lm_suppress_shortcuts": "true"}
+    return element("label", f"{label} ", element("select", listed, **attributes))

@@ -14,10 +14,10 @@ from typing import Any
 import anywidget
 import ipywidgets as w
 import traitlets
-from IPython import get_ipython
 
 from course_lib import text
 from course_lib.errors import SpecError
+from course_lib.notebook.shell import running
 from course_lib.widgets.kit import Markup, element, join, page, svg, table
 from course_lib.widgets.kit.widget import Pictured
 
@@ -204,11 +204,9 @@ class Predict(Pictured, w.VBox):
         """
         drawn, y = list[Markup](), 0.0
         for name, (lowest, highest, _) in self.ranges.items():
-            looks = ("guess", self.guess, GUESS), ("result", self.result, RESULT)
-            named: list[tuple[str, Any, str]] = [
-                (label, _named(value).get(name), color) for label, value, color in looks
-            ]
-            known = [each for each in named if each[1] is not None and math.isfinite(each[1])]
+            guess, result = _named(self.guess).get(name), _named(self.result).get(name)
+            both: list[Any] = [("guess", guess, GUESS), ("result", result, RESULT)]
+            known = [each for each in both if each[1] is not None and math.isfinite(each[1])]
             values = [value for _, value, _ in known]
             low, high = min([0.0, lowest, *values]), max([highest, *values])
             if known and name:
@@ -315,6 +313,7 @@ class Guesses(page.Card):
     """
 
     title = "Your guesses"
+    style = page.asset("cards/verdict.css")
 
     def body(self) -> str:
         rows = list[Markup]()
@@ -327,9 +326,6 @@ class Guesses(page.Card):
     def table(self) -> str:
         rows = [card.row() for card in ASKED.values()]
         return text.table([HEADS, *rows]) if rows else "No question was asked in this kernel yet."
-
-    def style(self) -> str:
-        return page.asset("cards/verdict.css")
 
 
 def kept(book: Any) -> dict[str, dict[str, Any]]:
@@ -349,8 +345,7 @@ def notebook() -> Path | None:
 
 def _names() -> Mapping[str, Any]:
     """The names of the notebook's cells, and their values."""
-    shell: Any = get_ipython()
-    return dict(shell.user_ns) if shell else {}
+    return dict(running().user_ns) if running() else {}
 
 
 def _named(value: Any) -> Mapping[str, Any]:

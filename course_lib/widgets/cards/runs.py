@@ -47,6 +47,7 @@ class PastRuns(Card):
     """
 
     title = "Past runs"
+    style = asset("cards/runs.css")
 
     def __init__(self, rows: list[PastRun]) -> None:
         self.rows = rows
@@ -72,11 +73,8 @@ class PastRuns(Card):
         return frame(self.rows)
 
     def table(self) -> str:
-        return (
-            text.table(self._lines())
-            if self.rows
-            else f"No run of this kind is kept in {rundir.runs()}."
-        )
+        none = f"No run of this kind is kept in {rundir.runs()}."
+        return text.table(self._lines()) if self.rows else none
 
     def body(self) -> str:
         title = element("h3", self.title)
@@ -90,9 +88,6 @@ class PastRuns(Card):
 
     def _lines(self) -> list[list[str]]:
         return [["", *HEADERS], *([str(i), *cells(row)] for i, row in enumerate(self.rows))]
-
-    def style(self) -> str:
-        return asset("cards/runs.css")
 
 
 def _row(tag: str, number: str, name: str, started: str, strategy: str, *others: str) -> Markup:

@@ -78,4 +78,6 @@ def term(word: str, meaning: str) -> Markup:
 
 def unfold(summary: str, *inside: Inside, **attributes: Any) -> Markup:
     """An element that is shown once its summary is pressed."""
-    return element("details", element("summary", summary), *inside, **attributes)
+    # keep its keys: in JupyterLab, "b" would add a cell
+    head = element("summary", summary, data_lm_suppress_shortcuts="true")
+    return element("details", head, *inside, **attributes)

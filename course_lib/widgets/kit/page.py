@@ -1,15 +1,11 @@
 """Pages and cards: HTML that needs no kernel and no network."""
 
-import base64
-import json
 import re
 import tomllib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from html import escape
 from pathlib import Path
-
-import anywidget
 
 from course_lib.widgets.kit import REALITY, Markup, element, join, svg, unfold
 
@@ -63,6 +59,8 @@ class Card(ABC):
     """
 
     title: str
+    style = ""
+    """Styles of this card only, besides those in `card.css`."""
 
     @abstractmethod
     def body(self) -> str:
@@ -72,18 +70,11 @@ class Card(ABC):
     def table(self) -> str:
         """The same facts as text."""
 
-    def style(self) -> str:
-        """Styles of this card only, besides those in `card.css`."""
-        return ""
-
     def __repr__(self) -> str:
         return self.table()
 
     def _repr_html_(self) -> str:
-        body = self.body()
-        for tag in ("summary", "select"):  # keep their keys: in JupyterLab, "b" would add a cell
-            body = body.replace(f"<{tag}", f'<{tag} data-lm-suppress-shortcuts="true"')
-        return card(body, self.style())
+        return card(self.body(), self.style)
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the same card, which needs no kernel and no network."""
@@ -96,26 +87,6 @@ def card(body: str, style: str = "") -> str:
     return f'<style>{styles}</style><div class="ls ls-card">{body}</div>'
 
 
-def html(widget: anywidget.AnyWidget, title: str, text: str) -> str:
-    """The page of a widget in its present state, with `text`, the same facts in words, below.
-
-    There the widget's script finds `model.get("standalone")` true, and what it saves or sends is
-    dropped.
-    """
-    inherited = {*anywidget.AnyWidget.class_trait_names(sync=True), "_anywidget_id", "_css", "_esm"}
-    state = widget.get_state(sorted(set(widget.keys) - inherited)) | {"standalone": True}
-    values = json.dumps(state, default=lambda data: {"$bytes": base64.b64encode(data).decode()})
-    body = [
-        element("h1", title),
-        element("div", id="widget"),
-        unfold("The same as text", element("pre", text), class_="same"),
-        _script("state", values),
-        _script("script", json.dumps(str(widget._esm))),
-        f'<script type="module">\n{asset("kit/standalone.js")}</script>',
-    ]
-    return document(title, "\n".join(body), str(widget._css))
-
-
 def save(path: Path | str, text: str) -> Path:
     """Write a page or a picture and return where it is."""
     path = Path(path)
@@ -123,7 +94,7 @@ def save(path: Path | str, text: str) -> Path:
     return path
 
 
-def _script(name: str, values: str) -> str:
+def script(name: str, values: str) -> str:
     """JSON in a script element, which no text inside it can end."""
     safe = values.replace("<", "\\u003c")
     return f'<script type="application/json" id="{name}">{safe}</script>'

@@ -110,12 +110,10 @@ def picture(width: float, height: float, words: str, /, *inside: Inside, **style
     return drawing(width, height, *parts, xmlns=name, font_family=font, fill=INK, **style) + "\n"
 
 
-def arrow_head(name: str, color: str, at: float) -> Markup:
-    """The head of an arrow, for `marker_end`. `at`: the point of the head that lies on the end of
-    the line, from 0 (its back) to 8 (its tip).
-    """
+def arrow_head(name: str, color: str) -> Markup:
+    """The head of an arrow, for `marker_end`; the line ends in it, a little before its tip."""
     tip = path("M", 0, 0, "L", 8, 4, "L", 0, 8, "z", fill=color)
-    size = {"viewBox": "0 0 8 8", "refX": at, "refY": 4, "markerWidth": 7, "markerHeight": 7}
+    size = {"viewBox": "0 0 8 8", "refX": 7, "refY": 4, "markerWidth": 7, "markerHeight": 7}
     return element("defs", element("marker", tip, id=name, orient="auto", **size))
 
 

@@ -8,6 +8,7 @@ shows what it can.
 """
 
 import base64
+import json
 import os
 import re
 import threading
@@ -19,11 +20,11 @@ from uuid import uuid4
 
 import anywidget
 import comm
-from IPython import get_ipython
 from IPython.display import display
 
 from course_lib.errors import SpecError
-from course_lib.widgets.kit import Markup, element, page
+from course_lib.notebook.shell import running
+from course_lib.widgets.kit import Markup, element, page, unfold
 
 VIEW = "application/vnd.jupyter.widget-view+json"
 MOST = 100_000  # bytes of a picture in a notebook, in all its forms
@@ -98,9 +99,25 @@ class Pictured:
 class Scripted(Pictured, anywidget.AnyWidget):
     """A widget that a script of its own draws, in a notebook or on a page."""
 
-    def to_html(self, path: Path | str, title: str = "") -> Path:
-        """Write a page with the same widget that needs no kernel or network; return its path."""
-        return page.save(path, page.html(self, title or repr(self), self.table()))
+    def to_html(self, path: Path | str) -> Path:
+        """Write a page with the same widget that needs no kernel or network; return its path.
+
+        There the widget's script finds `model.get("standalone")` true, and what it saves or sends
+        is dropped.
+        """
+        inherited = {*anywidget.AnyWidget.class_trait_names(sync=True), "_anywidget_id"}
+        state = self.get_state(sorted({*self.keys} - inherited - {"_css", "_esm"}))
+        state["standalone"] = True
+        values = json.dumps(state, default=lambda data: {"$bytes": base64.b64encode(data).decode()})
+        body = [
+            element("h1", repr(self)),
+            element("div", id="widget"),
+            unfold("The same as text", element("pre", self.table()), class_="same"),
+            page.script("state", values),
+            page.script("script", json.dumps(self._esm)),
+            f'<script type="module">\n{page.asset("kit/standalone.js")}</script>',
+        ]
+        return page.save(path, page.document(repr(self), "\n".join(body), self._css))
 
 
 def bundle(picture: str, description: str) -> dict[str, str]:
@@ -123,8 +140,7 @@ def bundle(picture: str, description: str) -> dict[str, str]:
 
 def unwatched() -> bool:
     """Return True if a program runs the cells: it cannot be asked for input."""
-    shell: Any = get_ipython()
-    asked = shell.get_parent() if hasattr(shell, "get_parent") else {}
+    asked = running().get_parent() if hasattr(running(), "get_parent") else {}
     return asked.get("content", {}).get("allow_stdin") is False
 
 
@@ -138,4 +154,4 @@ def _leave_all() -> None:
 
 if unwatched():
     comm.create_comm = comm.DummyComm
-    get_ipython().events.register("post_run_cell", lambda _: _leave_all())
+    running().events.register("post_run_cell", lambda _: _leave_all())

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from course_lib.collectives import State, Transfer, cost
-from course_lib.collectives.verify import goal, members
+from course_lib.collectives.verify import goal
 from course_lib.text import amount
 from course_lib.widgets.kit import Inside, Markup, element, join, svg
 from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Played, Staged
@@ -19,7 +19,7 @@ from course_lib.widgets.stage.scene import ITEMSIZE, PALETTE, Played, Staged
 WIDTH, LABEL, ROW, TOP, GAP = 620, 30, 44, 80, 12  # of one algorithm's picture
 MOST_CELLS = 120  # chunks of ranks in a film: it is to stay below 100 kB
 WRONG = "#C02F00"  # no worker has this colour
-HEADS = join((svg.arrow_head("head", svg.INK, 7), svg.arrow_head("alarm", WRONG, 7)))
+HEADS = join((svg.arrow_head("head", svg.INK), svg.arrow_head("alarm", WRONG)))
 
 
 def still_svg(staged: Sequence[Staged], nbytes: int, about: str, rounds: int | None) -> str:
@@ -142,9 +142,8 @@ class _Picture:
         x, width, height = x - gap, self.cell * self.schedule.chunks, ROW - 4
         back = svg.path("M", x, y + height / 2, "h", width, stroke_opacity=0.15)
         layer, lines = height / self.schedule.workers, defaultdict[str, list[str]](list)
-        has = [set(members(once)) for once in self.state.once[rank]]
         for r in range(self.schedule.workers):  # lines of dashes draw that in few bytes
-            for first, end in _runs(r in ranks for ranks in has):
+            for first, end in _runs(bool(once >> r & 1) for once in self.state.once[rank]):
                 begin = f"M{x + first * self.cell:.5g} {y + (r + 0.5) * layer:.4g}"
                 lines[self.color(r)].append(f"{begin}h{(end - first) * self.cell:.4g}")
         layers = [svg.path(*those, stroke=color) for color, those in lines.items()]

@@ -12,7 +12,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
 import traitlets
@@ -23,13 +23,14 @@ from course_lib.errors import SpecError
 from course_lib.record import events, export, measures
 from course_lib.record.events import OWN, PHASES, Lifecycle, Message, Phase, task_key
 from course_lib.record.life import Life, planned
-from course_lib.record.reality import SIMULATED, reality
+from course_lib.record.reality import SIMULATED, Reality, reality
 from course_lib.record.trace import Trace
 from course_lib.record.waits import waits
 from course_lib.widgets.board.plots import LANE, Lane, TimeWindow, painted, placed, rows
 from course_lib.widgets.kit import badge, page, svg
 from course_lib.widgets.kit.widget import Scripted
 
+SCRIPTS = ("data", "draw", "input", "timeline")
 MOST_EVENTS = 500_000  # phases, and messages: of more the last are shown
 STEPS_AT_FIRST = 10  # that are in view
 FAULTS = (
@@ -37,18 +38,6 @@ FAULTS = (
     *("linked", "cut", "healed", "raised", "left", "exhausted", "restarting"),
 )
 LARGEST = 2**32 - 1  # that a column of whole numbers holds
-
-
-class TimelineSource(NamedTuple):
-    """The source of a timeline: a trace, what ran (`title`), how real it is (`reality`, "" if that
-    is not known) and `why`, and what its spec `imposed` on tasks from the start.
-    """
-
-    trace: Trace
-    title: str
-    reality: str
-    why: str
-    imposed: Sequence[Lifecycle] = ()
 
 
 class Timeline(Scripted):
@@ -60,11 +49,7 @@ class Timeline(Scripted):
     `export(path)` a file for Perfetto. Raises `SpecError` for what has no trace.
     """
 
-    _esm = page.asset(
-        "kit/make.js",
-        "kit/projector.js",
-        *(f"timeline/{part}.js" for part in ("data", "draw", "input", "timeline")),
-    )
+    _esm = page.asset("kit/make.js", "kit/projector.js", *(f"timeline/{s}.js" for s in SCRIPTS))
     _css = page.asset("kit/theme.css", "timeline/timeline.css")
     scene = traitlets.Dict().tag(sync=True)
     data = traitlets.Bytes().tag(sync=True)
@@ -79,10 +64,9 @@ class Timeline(Scripted):
 
     def refresh(self) -> Self:
         """Show what has happened since; returns the timeline itself."""
-        self.source = source(self.given)
-        described, data = packed(self.source.trace, self.source.imposed)
-        sign = badge(self.source.reality, self.source.why)
-        described |= {"title": self.source.title, "badge": sign}
+        self.trace, self.title, self.reality, imposed = source(self.given)
+        described, data = packed(self.trace, imposed)
+        described |= {"title": self.title, "badge": badge(*self.reality)}
         live = getattr(self.given, "state", "finished") in events.ACTIVE
         with self.hold_sync():  # one message: the columns belong to the description
             self.scene, self.data, self.live = described, data, live
@@ -93,25 +77,24 @@ class Timeline(Scripted):
         """Write the trace in Chrome's format. Open the file at ui.perfetto.dev yourself: nothing is
         sent anywhere from here.
         """
-        export.save_chrome(self.source.trace, Path(path))
+        export.save_chrome(self.trace, Path(path))
         return Path(path)
 
     def picture(self, first: int | None = None, steps: int = 8, title: str = "") -> str:
         """An SVG of `steps` steps from step `first` on (default: from the middle). `title`: default
         is what ran. Raises ValueError for a trace without phases.
         """
-        trace = self.source.trace
-        title = " · ".join(filter(None, (title or self.source.title, self.source.reality)))
-        numbers = sorted({p.step for p in trace.all(Phase)})
+        title = " · ".join(filter(None, (title or self.title, self.reality.word)))
+        numbers = sorted({p.step for p in self.trace.all(Phase)})
         middle = numbers[max(0, (len(numbers) - steps) // 2)] if numbers else 0
         begin = middle if first is None else first
-        return lanes_svg(trace, title, begin, steps)
+        return lanes_svg(self.trace, title, begin, steps)
 
     def table(self) -> str:
         """Tell as text the time of each task by phase, and for whom it waited; the messages, if
         they were recorded; and the faults.
         """
-        trace, lanes = self.source.trace, self.scene["lanes"]
+        trace, lanes = self.trace, self.scene["lanes"]
         parts = [measures.table(trace)] if trace.all(Phase) else []
         waited = (
             (p.task, released.task if released else "network or core", p.end - p.start)
@@ -127,14 +110,14 @@ class Timeline(Scripted):
         if content.get("do") == "refresh":
             self.refresh()
         elif content.get("do") == "export":
-            name = "-".join(re.findall(r"[^\s·,]+", self.source.title)) or "trace"
+            name = "-".join(re.findall(r"[^\s·,]+", self.title)) or "trace"
             path = self.export(f"{name}.perfetto.json").resolve()
             yourself = "Open it at ui.perfetto.dev yourself; nothing was sent anywhere."
             self.notice = f"Written: {path}. {yourself}"
 
     def __repr__(self) -> str:
         tasks = f"{len(self.scene['lanes'])} tasks"
-        facts = filter(None, (self.source.title, tasks, self.source.reality))
+        facts = filter(None, (self.title, tasks, self.reality.word))
         return f"Timeline({', '.join(facts)})"
 
 
@@ -150,8 +133,9 @@ def _sums(verb: str, amounts: Iterable[tuple[str, str, float]], form: str) -> st
     return text.table(rows, right=True)
 
 
-def source(given: Any) -> TimelineSource:
-    """Read what was given.
+def source(given: Any) -> tuple[Trace, str, Reality, list[Lifecycle]]:
+    """The trace of what was given, its title, how real it is ("" if that is not known), and what
+    its spec imposed on tasks from the start.
 
     Raises `SpecError` for a path that holds no trace, and for an object that has none.
     """
@@ -166,17 +150,18 @@ def source(given: Any) -> TimelineSource:
         raise SpecError("trace", given, f"{allowed} ({error})") from None
     if isinstance(given, Simulation):
         title = f"{given.schedule.name}, {given.schedule.ranks} ranks"
-        return TimelineSource(trace, title, *SIMULATED)
+        return trace, title, SIMULATED, []
     saved = trace.files.spec if trace.files and trace.files.holds_run else None
     if spec := getattr(given, "spec", None) or saved:
         shares = f"{spec.shares} {'replicas' if spec.replicas > 1 else 'workers'}"
         title = f"{spec.strategy} · {spec.framework} · {shares}"
         imposed = planned(spec)
         life = Life([*imposed, *trace.all(Lifecycle)])
-        return TimelineSource(trace, title, *reality(spec, life), imposed)
+        return trace, title, reality(spec, life), imposed
     algorithm = getattr(given, "algorithm", "")
     title = f"{algorithm}, {given.workers} workers" if algorithm else ""
-    return TimelineSource(trace, title, getattr(given, "reality", ""), getattr(given, "why", ""))
+    real = Reality(getattr(given, "reality", ""), getattr(given, "why", ""))
+    return trace, title, real, []
 
 
 # --- the columns of the page ---
