@@ -7,6 +7,7 @@ from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from course_lib.record.events import STATES, Event, Lifecycle, Metric, Phase, Update, end_of
@@ -37,6 +38,7 @@ _STATES = {
     "left": ("", "exit"),
     "exhausted": ("", "oom"),
 }
+START = attrgetter("start")
 APART = 0.1  # seconds within which the same done to several is one mark
 
 
@@ -71,7 +73,7 @@ class Life:
 
     def __init__(self, events: Iterable[Lifecycle] = ()) -> None:
         self.restarts = 0  # of the run
-        self.starts: dict[str, list[float]] = defaultdict(list)  # when a task was started again
+        self._again: dict[str, list[Span]] = defaultdict(list)  # how a task was started again
         self._spans: dict[str, list[Span]] = {}
         self._lasting: dict[tuple[str, str], Span] = {}  # by task or host and aspect
         self.add(events)
@@ -94,7 +96,7 @@ class Life:
                 self._end(e, "halt")
             if state == "starting" and e.attempt:
                 self.restarts = max(self.restarts, e.attempt)
-                self.starts[e.task].append(e.at)
+                self._again[e.task].append(span)
             self._spans.setdefault(e.task, []).append(span)
 
     def _end(self, e: Lifecycle, aspect: str) -> None:
@@ -108,7 +110,7 @@ class Life:
         names = [*self._spans] if who is None else [who] if isinstance(who, str) else who
         every = [span for name in names for span in self._spans.get(name, ())]
         chosen = [span for span in every if not states or span.state in states]
-        return sorted(chosen, key=lambda span: span.start)
+        return sorted(chosen, key=START)
 
     def last(self, who: str, *states: str, before: float = math.inf) -> Span | None:
         """Return the span in one of these states that was the last to begin up to a time."""
@@ -119,6 +121,11 @@ class Life:
         """Return the present one of a task's `STATES`; "" before the first."""
         now = self.last(task, *STATES)
         return now.state if now else ""
+
+    def attempt(self, task: str, at: float) -> int:
+        """Return the attempt in which a task was at a time: 0 until it is started again."""
+        number = bisect_left(self._again.get(task, ()), at, key=START)
+        return self._again[task][number - 1].attempt if number else 0
 
     def paused(self, task: str) -> bool:
         halt = self._lasting.get((task, "halt"))
@@ -149,13 +156,7 @@ def planned(spec: RunSpec) -> list[Lifecycle]:
     return slow + late
 
 
-ABOUT = (
-    "what",
-    "name",
-    "variables",
-    "device",
-    "workers",
-)  # of one step
+ABOUT = ("what", "name", "variables", "device", "workers")  # of one step
 
 
 class Repeats:
@@ -180,7 +181,7 @@ class Repeats:
         if not isinstance(event, Phase | Metric | Update):
             return False
         about = (type(event), event.task, *(getattr(event, f, "") for f in ABOUT))
-        attempt = bisect_left(self._life.starts.get(event.task, ()), end_of(event))
+        attempt = self._life.attempt(event.task, end_of(event))
         last, newest, before = self._newest.get(about, (attempt, -1, -1))
         if attempt > last:
             newest, before = -1, max(newest, before)
