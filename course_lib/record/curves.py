@@ -39,6 +39,11 @@ class Curve(NamedTuple):
         """The best of all means; None if none is finite."""
         return float(self.best[-1]) if len(self.best) and np.isfinite(self.best[-1]) else None
 
+    @property
+    def end(self) -> float:
+        """The time of the last point; 0 without one."""
+        return float(self.seconds[-1]) if len(self.seconds) else 0.0
+
     def thinned(self, most: int) -> Curve:
         """At most `most` points, evenly spaced, with the first and the last among them."""
         if len(self.seconds) <= most:
