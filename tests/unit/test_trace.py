@@ -193,7 +193,7 @@ def test_throughput_leaves_out_the_first_step() -> None:
             Phase("worker:0", n, "compute", begin, end),
             Metric("worker:0", "loss", 1.0, n, 64 * (n + 1), end),
         ]
-    digest = Digest.of(RunSpec(workers=1, global_batch=64), Trace(steps))
+    digest = Digest(RunSpec(workers=1, global_batch=64), Trace(steps)).update(over=True)
     assert digest.losses.rate() == 64.0
 
 

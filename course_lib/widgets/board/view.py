@@ -17,6 +17,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Update
 from course_lib.record.reality import reality
 from course_lib.record.standstill import SOON, Pulse, Standstill
+from course_lib.record.trace import Trace
 from course_lib.record.verdict import Entry, Goal, Standing
 from course_lib.record.waits import DRAWN
 from course_lib.spec.run_spec import FRAMEWORKS
@@ -43,7 +44,7 @@ class Side:
     def __init__(self, label: str, run: Watched) -> None:
         self.label, self.run, self.spec = label, run, run.spec
         self.state, self.reality = run.state, reality(run.spec)
-        self.digest = Digest(run.spec)  # until the first look
+        self.digest = Digest(run.spec, Trace())  # until the first look
         self.pulse: Pulse | None = None
         self._shown = 0.0  # up to which time lanes were
         # the steps of the whole run; None for a learner's own function without a number of them
