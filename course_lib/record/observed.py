@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -115,10 +116,8 @@ def _waits(computed: Iterable[Phase]) -> tuple[str, int]:
     lead = 0
     for task, times in begun.items():
         for count, start in enumerate(sorted(times.values())):
-            slowest = min(
-                sum(end <= start + SLACK for end in its) for who, its in ends.items() if who != task
-            )
-            lead = max(lead, count - slowest)
+            others = (its for who, its in ends.items() if who != task)
+            lead = max(lead, count - min(bisect_right(its, start + SLACK) for its in others))
     if not lead:
         return "each for all others, in each step", 0
     return f"a worker was {lead} step{'s' * (lead > 1)} ahead of the slowest", lead
