@@ -3,11 +3,9 @@ became of a task reads it here; the digest of a run keeps its life up to date.
 """
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from operator import attrgetter
 from typing import Any, NamedTuple
 
 from course_lib.record.events import STATES, Event, Lifecycle, Metric, Phase, Update, end_of
@@ -38,7 +36,6 @@ _STATES = {
     "left": ("", "exit"),
     "exhausted": ("", "oom"),
 }
-START = attrgetter("start")
 APART = 0.1  # seconds within which the same done to several is one mark
 
 
@@ -73,7 +70,6 @@ class Life:
 
     def __init__(self, events: Iterable[Lifecycle] = ()) -> None:
         self.restarts = 0  # of the run
-        self._again: dict[str, list[Span]] = defaultdict(list)  # how a task was started again
         self._spans: dict[str, list[Span]] = {}
         self._lasting: dict[tuple[str, str], Span] = {}  # by task or host and aspect
         self.add(events)
@@ -94,9 +90,8 @@ class Life:
                 self._lasting[e.task, aspect] = span
             if state in ENDS:
                 self._end(e, "halt")
-            if state == "starting" and e.attempt:
+            if state == "starting":
                 self.restarts = max(self.restarts, e.attempt)
-                self._again[e.task].append(span)
             self._spans.setdefault(e.task, []).append(span)
 
     def _end(self, e: Lifecycle, aspect: str) -> None:
@@ -110,7 +105,7 @@ class Life:
         names = [*self._spans] if who is None else [who] if isinstance(who, str) else who
         every = [span for name in names for span in self._spans.get(name, ())]
         chosen = [span for span in every if not states or span.state in states]
-        return sorted(chosen, key=START)
+        return sorted(chosen, key=lambda span: span.start)
 
     def last(self, who: str, *states: str, before: float = math.inf) -> Span | None:
         """Return the span in one of these states that was the last to begin up to a time."""
@@ -124,8 +119,8 @@ class Life:
 
     def attempt(self, task: str, at: float) -> int:
         """Return the attempt in which a task was at a time: 0 until it is started again."""
-        number = bisect_left(self._again.get(task, ()), at, key=START)
-        return self._again[task][number - 1].attempt if number else 0
+        started = self.last(task, "starting", before=at)
+        return started.attempt if started else 0
 
     def paused(self, task: str) -> bool:
         halt = self._lasting.get((task, "halt"))
