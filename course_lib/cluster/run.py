@@ -101,8 +101,8 @@ class Run(Orders):
         with filling(self.run_dir):
             prepared.describe(files, origin)
         self.tasks: dict[str, str] = dict.fromkeys(self.spec.tasks, "starting")
-        self._trace, self._digest = Trace(files=files), Digest(self.spec)
-        self._monitor = Monitor(files, self._digest, self._trace, self.tasks)
+        self._digest = Digest(self.spec, Trace(files=files))
+        self._monitor = Monitor(files, self._digest, self.tasks)
         self._summarize, self._engine, self._origin = prepared.summarize, prepared.engine, origin
         self._error: LockstepError | None = None
         self._result = Result()
@@ -189,12 +189,12 @@ class Run(Orders):
     @property
     def trace(self) -> Trace:
         """Return the events so far: the same `Trace` each time, read up to now."""
-        return self._trace.refresh()
+        return self._digest.trace.refresh()
 
     @property
     def digest(self) -> Digest:
         """Its figures so far; the same object each time, brought up to now."""
-        return self._digest.update(self.trace, self.state not in ACTIVE)
+        return self._digest.update(self.state not in ACTIVE)
 
     @property
     def reality(self) -> Reality:

@@ -20,7 +20,6 @@ from typer.core import TyperCommand
 
 from course_lib.collectives import ALGORITHMS
 from course_lib.record.progress import Line
-from course_lib.spec.fields import by_name
 from course_lib.spec.run_spec import NOT_GIVEN, RunSpec
 from course_lib.spec.settings import REDUCTIONS
 from course_lib.workloads import WORKLOADS
@@ -57,7 +56,8 @@ def with_fields(*chosen: str) -> Callable[[Callable[..., Any]], Callable[..., An
 
         def run(**options: Any) -> Any:
             mine = {name: options.pop(name) for name in own if name != "fields"}
-            return command(fields=fields(options), **mine)
+            fields = {name: value for name, value in options.items() if value is not None}
+            return command(fields=fields, **mine)
 
         offered = [each for each in _options() if not chosen or each.name in chosen]
         parameters = [p for name in own for p in (offered if name == "fields" else [own[name]])]
@@ -93,12 +93,6 @@ def _option(
     option = typer.Option(*flags, help=text[0].upper() + text[1:], rich_help_panel=group)
     annotation, keyword = Annotated[kind | None, option], inspect.Parameter.KEYWORD_ONLY
     return inspect.Parameter(name, keyword, default=None, annotation=annotation)
-
-
-def fields(options: dict[str, Any]) -> dict[str, Any]:
-    """The options that were typed, as the fields that `RunSpec` takes."""
-    given = {name: value for name, value in options.items() if value is not None}
-    return given | {name: by_name(given[name]) for name in ("placement", "slow") if name in given}
 
 
 class Command(TyperCommand):

@@ -22,8 +22,7 @@ from course_lib.strategies import pages
 from course_lib.strategies.catalog import StrategyName
 
 StrategyArgument = Annotated[
-    str,
-    typer.Argument(help="A strategy, see `lockstep strategies`, or FILE.py:NAME of your own."),
+    str, typer.Argument(help="A strategy, see `lockstep strategies`, or FILE.py:NAME of your own.")
 ]
 Entrants = Annotated[
     list[str],

@@ -85,12 +85,10 @@ class Checkpoint:
         name = folder_name(task) if folder_name(task) in self.parts else min(self.parts)
         return self.path / name, self.parts[name]
 
-    def __str__(self) -> str:
+    def __repr__(self) -> str:
         when = time.strftime("%H:%M:%S", time.localtime(self.at)) if self.at else "never"
         state = self.problem or "complete"
         return f"step {self.steps}: {state}, {self.bytes:,} bytes, written at {when}"
-
-    __repr__ = __str__
 
 
 def part_of(files: RunDir, task: str, steps: int, attempt: int = 0) -> Path:

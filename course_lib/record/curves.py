@@ -4,8 +4,8 @@ over the examples used.
 
 from __future__ import annotations
 
+import itertools
 import math
-from array import array
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -38,6 +38,11 @@ class Curve(NamedTuple):
     def record(self) -> float | None:
         """The best of all means; None if none is finite."""
         return float(self.best[-1]) if len(self.best) and np.isfinite(self.best[-1]) else None
+
+    @property
+    def end(self) -> float:
+        """The time of the last point; 0 without one."""
+        return float(self.seconds[-1]) if len(self.seconds) else 0.0
 
     def thinned(self, most: int) -> Curve:
         """At most `most` points, evenly spaced, with the first and the last among them."""
@@ -72,33 +77,28 @@ class Readings:
 
     `best`: `np.fmin` or `np.fmax`. `window`: the number of examples over which values are averaged;
     0: they are not averaged. `steps`: average over as many steps' worth of examples instead, if the
-    values tell how many those are. Adding a value costs a tuple; making a curve costs a few numpy
-    passes over all readings.
+    values tell how many those are. Adding a value costs a tuple; making a curve costs a few passes
+    over all readings.
     """
 
     def __init__(self, best: np.ufunc, window: int = 0, steps: int = 0) -> None:
         self._best, self._window, self._steps = best, window, steps
-        self._numbers: dict[tuple[int, int, float], int] = {}  # step, examples, value -> number
-        # of each reading: its time; and its step, examples and value
-        self._at, self._rows = array("d"), array("d")
+        self._at: dict[tuple[int, int, float], float] = {}  # step, examples, value -> time
 
     def add(self, m: Metric) -> None:
         """Add a value."""
         row = (m.step, m.samples, m.value)
-        number = self._numbers.setdefault(row, len(self._at))
-        if number == len(self._at):
-            self._at.append(m.at)
-            self._rows.extend(row)
-        self._at[number] = min(m.at, self._at[number])
+        self._at[row] = min(m.at, self._at.get(row, m.at))
 
     def curve(self, zero: float, early: Sequence[int] = ()) -> Curve:
         """The readings so far.
 
         Readings before the clock starts (`zero`), and those of `early` steps, are put at 0 s.
         """
-        at = np.array(self._at)
+        at = np.fromiter(self._at.values(), float)
         order = np.argsort(at, kind="stable")
-        step, examples, values = np.array(self._rows).reshape(-1, 3).take(order, axis=0).T
+        rows = np.fromiter(itertools.chain.from_iterable(self._at), float).reshape(-1, 3)
+        step, examples, values = rows.take(order, axis=0).T
         after = np.maximum(0.0, at[order] - zero)  # nothing is after infinity
         late = np.logical_or.accumulate((after > 0) & ~np.isin(step, early))
         means = values

@@ -35,7 +35,7 @@ ENOUGH = 5  # gradients, before it is said of all of them
 
 
 class Digest:
-    """The digest of one run. `update` takes in the new events of its trace; several threads may
+    """The digest of one run. `update` takes in the new events of its `trace`; several threads may
     do so and read.
 
     `events`: how many it has taken in; `seconds`: time of the last one. `zero`: when the clock
@@ -50,8 +50,8 @@ class Digest:
     node of a cluster.
     """
 
-    def __init__(self, spec: RunSpec, zero: float = math.inf) -> None:
-        self.spec, self._lock = spec, threading.Lock()
+    def __init__(self, spec: RunSpec, trace: Trace, zero: float = math.inf) -> None:
+        self.spec, self.trace, self._lock = spec, trace, threading.Lock()
         self._clear(zero)
 
     def _clear(self, zero: float) -> None:
@@ -84,11 +84,6 @@ class Digest:
         self._device: dict[str, float] = defaultdict(float)  # task -> emulated seconds
         self._longest = 0.0  # the longest of all tasks in a step, over all steps
 
-    @classmethod
-    def of(cls, spec: RunSpec, trace: Trace, zero: float = math.inf, over: bool = True) -> Digest:
-        """The digest of a trace as it is now."""
-        return cls(spec, zero).update(trace, over)
-
     # --- taking in ---
 
     def begin(self, zero: float) -> None:
@@ -96,22 +91,23 @@ class Digest:
         with self._lock:
             self._clear(zero)
 
-    def update(self, trace: Trace, over: bool = False) -> Digest:
-        """Take in the new events of its trace; return itself. `over`: no more will come."""
+    def update(self, over: bool = False) -> Digest:
+        """Take in what is new in the trace by now; return itself. `over`: no more will come."""
+        self.trace.refresh()
         with self._lock:
-            self._take_in(trace, over)
+            self._take_in(over)
         return self
 
-    def _take_in(self, trace: Trace, over: bool) -> None:
-        every, life = self._new(trace, Phase), self._new(trace, Lifecycle)
+    def _take_in(self, over: bool) -> None:
+        every, life = self._new(Phase), self._new(Lifecycle)
         self.life.add(life)
         phases = [p for p in every if not self.repeats(p)]
-        metrics = [m for m in self._new(trace, Metric) if not self.repeats(m)]
-        updates = [u for u in self._new(trace, Update) if not self.repeats(u)]
+        metrics = [m for m in self._new(Metric) if not self.repeats(m)]
+        updates = [u for u in self._new(Update) if not self.repeats(u)]
         for p in every:
             self._recent[p.task].append(p)
             self._heard[p.task] = max(p.end, self._heard.get(p.task, 0.0))
-        self.unsure |= {c.task: c.unsure for c in self._new(trace, Clock)}
+        self.unsure |= {c.task: c.unsure for c in self._new(Clock)}
         self._start_clock(phases, over)
         for m in metrics:
             if m.name == "loss" or m.name.endswith(" loss"):
@@ -124,7 +120,7 @@ class Digest:
             elif m.name in USELESS:
                 self._gradients += m.name == "overflow"  # recorded of each
                 self._useless[m.name] += m.value == 1
-        self.dropped += len(self._new(trace, Dropped))
+        self.dropped += len(self._new(Dropped))
         self.memory = measures.with_memory(self.memory, metrics)
         self.updates.add(updates)
         self.reductions.add(phases, updates)
@@ -140,8 +136,8 @@ class Digest:
             self._ahead = min(self._ahead, time.monotonic() - self.seconds)
             self.events += len(news)
 
-    def _new(self, trace: Trace, kind: type[E]) -> list[E]:
-        new = trace.since(kind, self._read[kind])
+    def _new(self, kind: type[E]) -> list[E]:
+        new = self.trace.since(kind, self._read[kind])
         self._read[kind] += len(new)
         return new
 

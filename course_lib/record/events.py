@@ -271,27 +271,25 @@ def _offset(now: float, last: float, present: float, since: float) -> float:
     return last + (present - last) * min(1.0, (now - since) / GENTLY)
 
 
+PERIOD = 0.1  # seconds in which events are written
+
+
 class Recorder:
     """Collects the events of one task; a thread writes them to a file.
 
     `add` costs a tuple and a list append, so that tracing does not disturb what it measures. The
-    thread writes every `period` seconds, so a reader of the file sees an event about 0.1 s after it
+    thread writes every `PERIOD` seconds, so a reader of the file sees an event about 0.1 s after it
     happened. With no path, nothing is kept. `refused` is called once if the disk takes no more.
     """
 
-    def __init__(
-        self,
-        path: Path | None,
-        refused: Callable[[OSError], None] = lambda error: None,
-        period: float = 0.1,
-    ) -> None:
+    def __init__(self, path: Path | None, refused: Callable[[OSError], None] = print) -> None:
         self._pending: list[Event] = []
         self.add = self._pending.append if path else lambda event: None
         self._file = open(path, "ab", opener=private) if path else None  # noqa: SIM115
         if self._file and self._file.tell():  # an earlier attempt may have died in a line
             self._file.write(b"\n")
         self._writing, self._stop = threading.Lock(), threading.Event()
-        self._period, self._refused, self._complete = period, refused, True
+        self._refused, self._complete = refused, True
         self._thread = threading.Thread(target=self._write_on, name="recorder", daemon=True)
         if path:
             self._thread.start()
@@ -315,7 +313,7 @@ class Recorder:
             self._file.close()
 
     def _write_on(self) -> None:
-        while not self._stop.wait(self._period):
+        while not self._stop.wait(PERIOD):
             try:
                 self.flush()
             except OSError as error:

@@ -5,13 +5,14 @@ imported with the first frame.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_type_hints
 
 from course_lib.errors import SpecError
 from course_lib.record import events
 from course_lib.record.events import Event, Lifecycle
+from course_lib.record.life import Life
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -21,7 +22,7 @@ FRAMES = ("phases", "messages", "updates", "dropped", "metrics", "reads", "lifec
 FORMATS = ("csv", "parquet")
 
 
-def frame(kind: type[Event], rows: Iterable[Event], lifecycle: Iterable[Lifecycle]) -> DataFrame:
+def frame(kind: type[Event], rows: Sequence[Event], life: Life) -> DataFrame:
     """Builds the frame of one kind of events: a row for each, in the order of `rows`.
 
     Columns are the fields of the event (`NAMES` says which are called otherwise), with `duration`
@@ -30,7 +31,7 @@ def frame(kind: type[Event], rows: Iterable[Event], lifecycle: Iterable[Lifecycl
     """
     import pandas as pd
 
-    table = pd.DataFrame.from_records(list(rows), columns=kind._fields)
+    table = pd.DataFrame.from_records(rows, columns=kind._fields)
     if table.empty:  # with the types of one that has rows
         hints = get_type_hints(kind).items()
         table = table.astype({name: hint for name, hint in hints if hint in (int, float, str)})
@@ -41,14 +42,8 @@ def frame(kind: type[Event], rows: Iterable[Event], lifecycle: Iterable[Lifecycl
         table["staleness"] = table["written"] - table["read"] - 1
     if kind is Lifecycle:
         return table
-    starts = frame(Lifecycle, (e for e in lifecycle if e.state == "starting"), ())
-    over = "end" if "end" in table else "time"
-    table = table.astype({over: float, "task": str}).reset_index(names="row").sort_values(over)
-    starts = starts[["task", "time", "attempt"]].astype({"time": float, "task": str})
-    starts = starts.rename(columns={"time": "since"}).sort_values("since")
-    table = pd.merge_asof(table, starts, left_on=over, right_on="since", by="task")
-    table["attempt"] = table["attempt"].fillna(0).astype(int)
-    table = table.sort_values("row").drop(columns=["row", "since"]).reset_index(drop=True)
+    attempts = [life.attempt(event.task, events.end_of(event)) for event in rows]
+    table["attempt"] = pd.Series(attempts, dtype=int)
     first = [name for name in ("task", "step", "attempt") if name in table]
     return table[first + [name for name in table if name not in first]]
 

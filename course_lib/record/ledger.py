@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -32,6 +32,8 @@ from course_lib.record.trace import Trace
 CUT = 0.3  # seconds before it is killed for which a process may have no record; usually 0.1
 Key = tuple[str, int]
 """Task and step."""
+Places = dict[tuple[str, str, str], list[Update]]
+"""A copy or a shard of the variables, by its task, the variables and the device -> its updates."""
 
 
 class Ledger(NamedTuple):
@@ -82,24 +84,12 @@ class _Gradient:
 Computed = dict[Key, list[_Gradient]]
 
 
-class _Place:
-    """A copy or a shard of the variables, and which gradients its updates had."""
-
-    def __init__(self, task: str, variables: str, updates: Sequence[Update]) -> None:
-        self.task, self.variables, self.updates = task, variables, updates
-        self.named = Counter((who, u.step) for u in updates for who in u.workers.split())
-        self.together = Counter(u.step for u in updates if not u.workers)  # those of all workers
-
-    @property
-    def repeated(self) -> int:
-        """The number of updates made once more: their version had been reached before."""
-        return len(self.updates) - len({update.written for update in self.updates})
-
-
 def ledger(trace: Trace) -> Ledger:
     """The ledger of a run that is over."""
     lives = _lives(trace)
-    places = _places(trace)
+    places: Places = defaultdict(list)
+    for u in trace.all(Update):
+        places[u.task, u.variables, u.device].append(u)
     computed = _computed(trace, lives, places)
     drops: dict[tuple[str, int, str], list[str]] = defaultdict(list)
     recomputed = trace.all(Dropped, why="overflow")
@@ -109,29 +99,31 @@ def ledger(trace: Trace) -> Ledger:
     overflowed = {metric.step for metric in trace.all(Metric, name="overflow") if metric.value}
     unapplied: dict[Key, list[str]] = {}  # the reasons, at the place with most of them
     wrong = list[str]()
-    for place in places:
-        of = ("", place.variables)
+    for (holder, variables, _), updates in places.items():
+        named = _named(updates)
+        together = Counter(u.step for u in updates if not u.workers)  # of all workers
+        of = ("", variables)
         due = {key: [each for each in its if each.of in of] for key, its in computed.items()}
         most = Counter[int]()  # step -> gradients of the task that has most of them
-        for task, step in dict.fromkeys([*place.named, *due]):
-            gradients, named = due.get((task, step), []), place.named[task, step]
-            missing = len(gradients) - named - min(place.together[step], len(gradients))
+        for task, step in dict.fromkeys([*named, *due]):
+            gradients, times = due.get((task, step), []), named[task, step]
+            missing = len(gradients) - times - min(together[step], len(gradients))
             most[step] = max(most[step], len(gradients))
             gradient = f"{task}'s gradient for step {step}"
-            if named > len(gradients):
-                wrong.append(f"{gradient} is applied too often by {place.task}")
+            if times > len(gradients):
+                wrong.append(f"{gradient} is applied too often by {holder}")
             if missing <= 0:
                 continue
-            why = drops[task, step, place.variables] + drops[task, step, ""]
-            why += ["overflow"] * missing * (step in overflowed and not place.named)
+            why = drops[task, step, variables] + drops[task, step, ""]
+            why += ["overflow"] * missing * (step in overflowed and not named)
             why += filter(None, (each.fate for each in gradients))
-            gone = sum(_without_record(lives[place.task], g.end) for g in gradients)
+            gone = sum(_without_record(lives[holder], g.end) for g in gradients)
             if missing > len(why) + gone:
-                wrong.append(f"{gradient} is not applied by {place.task}")
+                wrong.append(f"{gradient} is not applied by {holder}")
             unapplied[task, step] = max(unapplied.get((task, step), []), why[:missing], key=len)
         known = not any(life.cut for its in lives.values() for life in its)
-        often = [step for step, times in place.together.items() if known and times > most[step]]
-        wrong += [f"step {step} is applied too often by {place.task}" for step in often]
+        often = [step for step, times in together.items() if known and times > most[step]]
+        wrong += [f"step {step} is applied too often by {holder}" for step in often]
     if not places:
         unapplied = {key: ["unfinished"] * len(its) for key, its in computed.items()}
     count = sum(map(len, computed.values()))
@@ -140,16 +132,9 @@ def ledger(trace: Trace) -> Ledger:
         count + len(recomputed),
         count - len(reasons),
         dict(Counter(reasons + ["overflow"] * len(recomputed))),
-        max((place.repeated for place in places), default=0),
+        max((len(its) - len({u.written for u in its}) for its in places.values()), default=0),
         tuple(wrong),
     )
-
-
-def _places(trace: Trace) -> list[_Place]:
-    updates: dict[tuple[str, str, str], list[Update]] = defaultdict(list)
-    for u in trace.all(Update):
-        updates[u.task, u.variables, u.device].append(u)
-    return [_Place(task, variables, its) for (task, variables, _), its in updates.items()]
 
 
 def _lives(trace: Trace) -> dict[str, list[_Life]]:
@@ -167,15 +152,20 @@ def _lives(trace: Trace) -> dict[str, list[_Life]]:
     return lives
 
 
-def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Place]) -> Computed:
+def _named(updates: Iterable[Update]) -> Counter[Key]:
+    """Count the gradients in updates, as far as these name the workers."""
+    return Counter((who, u.step) for u in updates for who in u.workers.split())
+
+
+def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Places) -> Computed:
     """The gradients of each task and step. One that is computed in several phases, between which
     the task exchanges something, is one gradient; `read` begins another.
     """
     computed: Computed = defaultdict(list)
     going_on: dict[str, int] = {}  # task -> the step that it computes
     last: dict[tuple[str, float], _Gradient] = {}  # of a task's life, by the start of that
-    kinds = Counter((place.task, place.updates[0].device) for place in places)
-    of_one = [u for place in places for u in place.updates if kinds[u.task, u.device] > 1]
+    kinds = Counter((task, device) for task, _, device in places)
+    of_one = [u for u in trace.all(Update) if kinds[u.task, u.device] > 1]
     phases = [p for p in trace.all(Phase) if p.what in ("read", "compute")]
     both: list[Phase | Update] = [*of_one, *phases]
     for p in sorted(both, key=lambda e: e.at if isinstance(e, Update) else e.start):
@@ -198,8 +188,8 @@ def _computed(trace: Trace, lives: dict[str, list[_Life]], places: Sequence[_Pla
             last[p.task, life.start] = computed[key][-1]
     for gradient in last.values():
         gradient.last = True
-    for place in places:
-        for (task, step), times in place.named.items():
+    for updates in places.values():
+        for (task, step), times in _named(updates).items():
             cut = [life for life in lives[task] if life.cut]
             if cut and times > len(computed[task, step]):
                 unseen = _Gradient(cut[-1].end, cut[-1], last=True)

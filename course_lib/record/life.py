@@ -3,7 +3,6 @@ became of a task reads it here; the digest of a run keeps its life up to date.
 """
 
 import math
-from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -71,7 +70,6 @@ class Life:
 
     def __init__(self, events: Iterable[Lifecycle] = ()) -> None:
         self.restarts = 0  # of the run
-        self.starts: dict[str, list[float]] = defaultdict(list)  # when a task was started again
         self._spans: dict[str, list[Span]] = {}
         self._lasting: dict[tuple[str, str], Span] = {}  # by task or host and aspect
         self.add(events)
@@ -92,9 +90,8 @@ class Life:
                 self._lasting[e.task, aspect] = span
             if state in ENDS:
                 self._end(e, "halt")
-            if state == "starting" and e.attempt:
+            if state == "starting":
                 self.restarts = max(self.restarts, e.attempt)
-                self.starts[e.task].append(e.at)
             self._spans.setdefault(e.task, []).append(span)
 
     def _end(self, e: Lifecycle, aspect: str) -> None:
@@ -119,6 +116,11 @@ class Life:
         """Return the present one of a task's `STATES`; "" before the first."""
         now = self.last(task, *STATES)
         return now.state if now else ""
+
+    def attempt(self, task: str, at: float) -> int:
+        """Return the attempt in which a task was at a time: 0 until it is started again."""
+        started = self.last(task, "starting", before=at)
+        return started.attempt if started else 0
 
     def paused(self, task: str) -> bool:
         halt = self._lasting.get((task, "halt"))
@@ -149,13 +151,7 @@ def planned(spec: RunSpec) -> list[Lifecycle]:
     return slow + late
 
 
-ABOUT = (
-    "what",
-    "name",
-    "variables",
-    "device",
-    "workers",
-)  # of one step
+ABOUT = ("what", "name", "variables", "device", "workers")  # of one step
 
 
 class Repeats:
@@ -180,7 +176,7 @@ class Repeats:
         if not isinstance(event, Phase | Metric | Update):
             return False
         about = (type(event), event.task, *(getattr(event, f, "") for f in ABOUT))
-        attempt = bisect_left(self._life.starts.get(event.task, ()), end_of(event))
+        attempt = self._life.attempt(event.task, end_of(event))
         last, newest, before = self._newest.get(about, (attempt, -1, -1))
         if attempt > last:
             newest, before = -1, max(newest, before)

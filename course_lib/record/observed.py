@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import re
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from statistics import median
@@ -32,29 +33,6 @@ class Observed(NamedTuple):
     variables: str
     waits: str
     lead: int
-
-    def contradicts(self, facts: Mapping[str, str]) -> list[str]:
-        """The stated `facts` of a strategy, by name, that it contradicts, each with what it shows;
-        of a run with a straggler among several workers.
-        """
-        shown = self._asdict()
-        wrong = [
-            f"{name}: {facts[name]!r} is stated, and the trace shows {shown[name]!r}"
-            for name in ("gradients", "update", "variables")
-            if (places := _kinds(shown[name].partition(",")[0]))
-            and not places & _kinds(facts[name].partition(";")[0])
-        ]
-        free = re.search("nobody|no step|ahead|first", facts["waits"])
-        # where the exchange is not at the end of a step, one may be there before another
-        if self.waits != ALONE and (self.lead < 2 if free else self.lead > 1):
-            wrong.append(f"waits: {facts['waits']!r} is stated, and the trace shows {self.waits!r}")
-        return wrong
-
-
-def _kinds(text: str) -> set[str]:
-    """The kinds of places that a text names."""
-    words = {"ps": r"\bps\b|server", "worker": "worker|device|replica|stage|host|core"}
-    return {kind for kind, word in words.items() if re.search(word, text)}
 
 
 def observed(spec: RunSpec, trace: Trace, bytes_on: Mapping[str, int], whole: int) -> Observed:
@@ -138,10 +116,8 @@ def _waits(computed: Iterable[Phase]) -> tuple[str, int]:
     lead = 0
     for task, times in begun.items():
         for count, start in enumerate(sorted(times.values())):
-            slowest = min(
-                sum(end <= start + SLACK for end in its) for who, its in ends.items() if who != task
-            )
-            lead = max(lead, count - slowest)
+            others = (its for who, its in ends.items() if who != task)
+            lead = max(lead, count - min(bisect_right(its, start + SLACK) for its in others))
     if not lead:
         return "each for all others, in each step", 0
     return f"a worker was {lead} step{'s' * (lead > 1)} ahead of the slowest", lead

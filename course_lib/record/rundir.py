@@ -152,7 +152,6 @@ class RunDir:
     """
 
     def __init__(self, path: Path | str, gathered: int = 0) -> None:
-        self.gathered = gathered
         self.path = Path(path).absolute()  # the process may go to another directory
         self.lifecycle = self.path / "lifecycle.jsonl"
         self.traffic = self.path / "traffic.jsonl"

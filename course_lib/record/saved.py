@@ -39,7 +39,7 @@ class SavedRun(RunDir):
         self._states: dict[str, str] = {}
         self._monitor: Monitor | None = None
         try:
-            self._digest, self._trace = Digest(self.spec), Trace.of_run(self)
+            self._digest = Digest(self.spec, Trace.of_run(self))
         except (OSError, ValueError) as error:
             allowed = f"the directory of a run of this version ({error})"
             raise SpecError("run_dir", str(run_dir), _missing(self.path) or allowed) from None
@@ -47,18 +47,17 @@ class SavedRun(RunDir):
     @property
     def trace(self) -> Trace:
         """Its events so far: the same object each time, brought up to date."""
-        return self._trace.refresh()
+        return self._digest.trace.refresh()
 
     @property
     def digest(self) -> Digest:
         """Its figures so far: the same object each time, brought up to date."""
-        over = self.state not in ACTIVE
-        return self._digest.update(self.trace, over)
+        return self._digest.update(self.state not in ACTIVE)
 
     @property
     def state(self) -> str:
         """As `Run.state`. A run that left no outcome counts as stopped."""
-        life, states = self._digest.update(self.trace).life, self._states
+        life, states = self._digest.update().life, self._states
         states |= {task: state for task in self.spec.tasks if (state := life.state(task))}
         return outcome(self, states)
 
@@ -69,8 +68,7 @@ class SavedRun(RunDir):
         if self.state not in ACTIVE:
             return None
         with contextlib.suppress(OSError, ValueError):  # it may end at this moment
-            about = self._digest, self._trace, self._states
-            self._monitor = self._monitor or Monitor(self, *about, make=False)
+            self._monitor = self._monitor or Monitor(self, self._digest, self._states, make=False)
         return self._monitor.pulse() if self._monitor else None
 
     @property

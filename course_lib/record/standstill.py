@@ -18,7 +18,6 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import STATES, Phase
 from course_lib.record.life import Span
 from course_lib.record.rundir import RunDir
-from course_lib.record.trace import Trace
 from course_lib.spec.faults import Fault
 from course_lib.spec.fields import Jitter
 
@@ -222,14 +221,9 @@ class Monitor:
     """Watches a live run, whose owner keeps these task `states` up to date. `make`: see `Beats`."""
 
     def __init__(
-        self,
-        files: RunDir,
-        digest: Digest,
-        trace: Trace,
-        states: Mapping[str, str],
-        make: bool = True,
+        self, files: RunDir, digest: Digest, states: Mapping[str, str], make: bool = True
     ) -> None:
-        self._digest, self._trace, self._states = digest, trace, states
+        self._digest, self._states = digest, states
         self._beats = Beats(files.beats, files.spec.tasks, make)
         self._origin, self._services = files.facts.origin, files.facts.services
 
@@ -237,7 +231,7 @@ class Monitor:
         """Return the run as it is now; `busy`: its tasks that run, where others are meant."""
         if busy is None:
             busy = self._running()
-        self._digest.update(self._trace.refresh())
+        self._digest.update()
         beats = {task: self._beats.now(task) for task in self._digest.spec.tasks}
         beats = {t: beat._replace(since=beat.since - self._origin) for t, beat in beats.items()}
         now = time.monotonic() - self._origin

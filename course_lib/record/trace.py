@@ -120,7 +120,7 @@ class Trace:
         A reduction in which tasks meet is cut into the wait for the last of them, the exchange
         (reduce), and the part of it that computing hides (see `record/waits.py`).
         """
-        return frame(Phase, self.with_waits(), self.all(Lifecycle))
+        return frame(Phase, self.with_waits(), Life(self.all(Lifecycle)))
 
     @property
     def messages(self) -> DataFrame:
@@ -170,7 +170,7 @@ class Trace:
         return self._frame(events.Traffic)
 
     def _frame(self, kind: type[Event]) -> DataFrame:
-        return frame(kind, self.all(kind), self.all(Lifecycle))
+        return frame(kind, self.all(kind), Life(self.all(Lifecycle)))
 
     def _everything(self) -> list[Event]:
         """All events, kind by kind, copied because another thread may be adding some."""

@@ -212,11 +212,11 @@ class Made:
     def __init__(self) -> None:
         self.spec = RunSpec(framework="torch", workers=WORKERS, steps=1_000_000, device_ms=10)
         self.state, self.trace, self.result, self.step = "running", Trace(), {}, 0
-        self._digest = Digest(self.spec)
+        self._digest = Digest(self.spec, self.trace)
 
     @property
     def digest(self) -> Digest:
-        return self._digest.update(self.trace)
+        return self._digest.update()
 
     def pulse(self) -> None:
         """Nothing is known but its trace."""

@@ -105,7 +105,7 @@ speed = {}
 for name, slow in {"all equal": {}, "one slow": {"worker:3": 4}}.items():
     run = start("multi_worker_mirrored", framework="torch", workers=4, steps=40,
                 device_ms=20, slow=slow).wait()
-    speed[name] = Digest.of(run.spec, run.trace).losses.rate()
+    speed[name] = Digest(run.spec, run.trace).update(over=True).losses.rate()
 shown.reveal(speed, "The slow one sets the pace of all.")
 shown""",
 }

@@ -227,12 +227,10 @@ def test_bad_input_ends_the_process_with_exit_code_2() -> None:
 
 def test_the_command_line_passes_on_what_was_typed_and_nothing_else() -> None:
     nothing = dict.fromkeys(("workers", "backups", "slow", "link"))
-    assert screen.fields(nothing) == {}
-    assert screen.fields({**nothing, "link": ["9"]}) == {"link": ["9"]}
-    assert screen.fields({**nothing, "backups": 1, "slow": ["worker:1=3"]}) == {
-        "backups": 1,
-        "slow": {"worker:1": "3"},
-    }
+    typed = screen.with_fields(*nothing)(lambda *, fields: fields)
+    assert typed(**nothing) == {}
+    for given in ({"link": ["9"]}, {"backups": 1, "slow": ["worker:1=3"]}):
+        assert typed(**nothing | given) == given
 
 
 @pytest.mark.sample(3)

@@ -37,7 +37,7 @@ def check_curve(run: Run, told: dict[str, list[float]]) -> None:
     """Each worker's losses are those that its loop had, and are a curve with as many steps."""
     for task, mine in told.items():
         np.testing.assert_allclose(losses(run.trace, task), mine, rtol=1e-5)
-    digest = Digest.of(run.spec, run.trace)
+    digest = Digest(run.spec, run.trace).update(over=True)
     steps = len(told["worker:0"])
     assert digest.steps_done == steps and math.isfinite(digest.zero)
     # of a few steps, of which only the last may come after the clock has started, it is 0
@@ -68,7 +68,7 @@ def test_emulated_device_time_and_a_straggler_hold_for_a_loop_of_ones_own() -> N
     assert usual(run.trace, "worker:0", "compute") >= 0.01
     assert usual(run.trace, "worker:1", "compute") >= 0.04
     with of_times():
-        idle = Digest.of(run.spec, run.trace).idle
+        idle = Digest(run.spec, run.trace).update(over=True).idle
         assert idle["worker:0"] > 0.4 > 0.2 > idle["worker:1"]
 
 
@@ -179,7 +179,7 @@ def test_a_gan_is_watched_by_name_and_ends_with_the_weights_of_a_plain_script(
     assert seen == [given * (n + 1) for n in range(steps)]
     size = sum(w.nbytes for weights in alone["weights"].values() for w in weights)
     copies = fields.get("replicas", 1)
-    held = Digest.of(run.spec, run.trace).memory["worker:0"]
+    held = Digest(run.spec, run.trace).update(over=True).memory["worker:0"]
     assert held["parameters"] == held["gradients"] == copies * size
     assert held["optimizer_state"] == pytest.approx(2 * copies * size, rel=0.01)  # of Adam
     for step in phases(run).values():
@@ -220,7 +220,7 @@ def test_a_step_may_have_several_updates_of_one_optimizer(loop: str) -> None:
 def test_a_sparse_gradient_is_watched_and_counted() -> None:
     run = start(own_loops.torch_sparse, framework="torch", workers=1).wait(120)
     np.testing.assert_allclose(losses(run.trace), run.values["worker:0"], rtol=1e-5)
-    held = Digest.of(run.spec, run.trace).memory["worker:0"]
+    held = Digest(run.spec, run.trace).update(over=True).memory["worker:0"]
     assert held["parameters"] == 4 * 100 * 4 > 2 * held["gradients"] > 0
 
 
@@ -231,7 +231,10 @@ def test_the_gan_of_the_page_on_loops_runs(framework: str) -> None:
     space: dict[str, Any] = {}
     exec(code.replace("range(300)", "range(4)"), space)
     run = start(space[f"{framework}_gan"], framework=framework, workers=2).wait(240)
-    assert list(Digest.of(run.spec, run.trace).by_name) == ["generator loss", "critic loss"]
+    assert list(Digest(run.spec, run.trace).update(over=True).by_name) == [
+        "generator loss",
+        "critic loss",
+    ]
     assert run.trace.all(Metric, "worker:0", name="critic loss")[-1].samples == 4 * 2 * 32
     assert ledger(run.trace) == (16, 16, {}, 0, ())
 

@@ -108,7 +108,7 @@ def test_a_synchronous_run_starts_again_and_ends_as_if_nothing_had_happened(
     assert (result["restarts"], calm["restarts"], calm["steps_again"]) == (1, 0, 0)
     assert 10 <= result["steps_again"] <= 40
     assert result["staleness"]["updates"] == {"0": 40}
-    digest = Digest.of(run.spec, run.trace)
+    digest = Digest(run.spec, run.trace).update(over=True)
     assert (digest.steps_done, len(digest.losses.values)) == (40, 40)
 
 

@@ -35,13 +35,12 @@ TWICE = [*attempt(0, 0, range(4)), *attempt(1, 10, range(2, 5)), *attempt(2, 20,
 def digest_of(events: list[Event], in_parts: bool) -> Digest:
     """The digest of a trace, taken in at once or as its events come."""
     if not in_parts:
-        return Digest.of(SPEC, Trace(events), zero=0.0)
-    digest, trace = Digest(SPEC, zero=0.0), Trace()
+        return Digest(SPEC, Trace(events), zero=0.0).update(over=True)
+    digest = Digest(SPEC, Trace(), zero=0.0)
     for event in events:
-        trace._add([event])
-        digest.update(trace)
-    digest.update(trace, over=True)
-    return digest
+        digest.trace._add([event])
+        digest.update()
+    return digest.update(over=True)
 
 
 @pytest.mark.parametrize("in_parts", [False, True])
@@ -56,14 +55,16 @@ def test_steps_that_are_done_again_count_once(in_parts: bool) -> None:
 
 def test_a_run_without_restarts_has_no_steps_again() -> None:
     trace = Trace(attempt(0, 0, range(4)))
-    digest = Digest.of(SPEC, trace)
+    digest = Digest(SPEC, trace).update(over=True)
     assert (digest.life.restarts, digest.repeats.steps, trace.once()) == (0, 0, trace)
 
 
 def test_a_task_that_records_a_step_twice_in_one_attempt_did_not_do_it_again() -> None:
     twice = [Metric("worker:0", "loss", value, 3, 8, 2.0) for value in (1.0, 0.5)]
     events = [*attempt(0, 0, range(1)), *twice, *attempt(1, 10, range(1, 2))]
-    assert list(Digest.of(SPEC, Trace(events), 0.0).losses.values).count(0.5) == 2  # and step 1
+    assert (
+        list(Digest(SPEC, Trace(events), 0.0).update(over=True).losses.values).count(0.5) == 2
+    )  # and step 1
 
 
 def test_measures_of_a_whole_trace_take_each_step_as_it_was_first() -> None:
@@ -80,4 +81,4 @@ def test_a_task_that_was_killed_goes_on_once_it_is_started_again() -> None:
         Lifecycle("worker:1", "killed", "", 5.0),
         *attempt(1, 6, range(2, 4)),
     ]
-    assert Digest.of(SPEC, Trace(events)).fates("worker:1") == [("killed", 5.0, 6.0)]
+    assert Digest(SPEC, Trace(events)).update(over=True).fates("worker:1") == [("killed", 5.0, 6.0)]

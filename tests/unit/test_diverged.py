@@ -34,11 +34,11 @@ def losing(*steps: int, value: float = math.nan, count: int = 40) -> Trace:
 
 
 def test_the_first_loss_that_is_not_finite_is_told_with_its_step_its_task_and_the_cure() -> None:
-    assert Digest.of(SPEC, losing(*range(6, 40))).diverged == SAID
-    assert Digest.of(SPEC, losing()).diverged == ""
-    infinite = Digest.of(SPEC, losing(3, value=math.inf))
+    assert Digest(SPEC, losing(*range(6, 40))).update(over=True).diverged == SAID
+    assert Digest(SPEC, losing()).update(over=True).diverged == ""
+    infinite = Digest(SPEC, losing(3, value=math.inf)).update(over=True)
     assert "inf in step 3" in infinite.diverged
-    half = Digest.of(SPEC.model_copy(update={"precision": "float16"}), losing(3))
+    half = Digest(SPEC.model_copy(update={"precision": "float16"}), losing(3)).update(over=True)
     assert half.diverged.endswith("lower learning_rate, or precision=bfloat16.")
 
 
@@ -57,14 +57,14 @@ def test_a_fixed_loss_scale_that_trains_nothing_is_told_with_the_cure(name: str,
             useless |= {} if useless["overflow"] else {"zeros": 1.0 if step != good else 0.5}
             found += [Metric("worker:0", *each, step, 0, step) for each in useless.items()]
         spec = SPEC.model_copy(update={"precision": "float16", "loss_scale": 1e9} | fields)
-        return Digest.of(spec, Trace(found)).diverged
+        return Digest(spec, Trace(found)).update(over=True).diverged
 
     assert told(10) == f"All 10 gradients so far {said}"
     assert told(4) == told(10, good=3) == told(10, loss_scale="dynamic") == ""
 
 
 def test_it_counts_in_the_means_of_its_own_windows_only() -> None:
-    found, whole = (Digest.of(SPEC, trace).losses for trace in (losing(6), losing()))
+    found, whole = (Digest(SPEC, trace).update(over=True).losses for trace in (losing(6), losing()))
     lost = np.isnan(found.means)
     assert np.flatnonzero(lost).tolist() == list(range(6, 16))  # a window is 10 batches
     assert found.means[~lost] == pytest.approx(whole.means[~lost])
@@ -73,7 +73,7 @@ def test_it_counts_in_the_means_of_its_own_windows_only() -> None:
 
 def test_a_race_says_whose_it_is_and_its_json_has_null() -> None:
     digests = {
-        label: Digest.of(SPEC, trace)
+        label: Digest(SPEC, trace).update(over=True)
         for label, trace in (("fast", losing(*range(6, 40))), ("slow", lockstep(40)))
     }
     entrants = [Figures(label, digest, "finished") for label, digest in digests.items()]
@@ -89,7 +89,9 @@ def test_boards_say_it_beside_the_headline() -> None:
         run = {"spec": SPEC, "state": "finished", "result": None}
         view = View(
             {
-                label: SimpleNamespace(**run, trace=each, digest=Digest.of(SPEC, each))
+                label: SimpleNamespace(
+                    **run, trace=each, digest=Digest(SPEC, each).update(over=True)
+                )
                 for label, each in traces.items()
             }
         )

@@ -7,7 +7,6 @@ import pytest
 from course_lib import hardware
 from course_lib.__main__ import main
 from course_lib.cluster.roster import Agenda
-from course_lib.commands import terminal
 from course_lib.errors import SpecError
 from course_lib.racing.entrants import line_up, parse_entrant
 from course_lib.spec.faults import Fault
@@ -188,8 +187,9 @@ def test_what_is_done_to_a_host() -> None:
 
 
 def test_the_command_line_takes_faults_one_by_one(capsys: pytest.CaptureFixture[str]) -> None:
-    typed = terminal.fields({"faults": ["kill worker:1 at step 3"], "slow": ["worker:1=3"]})
-    assert typed == {"faults": ["kill worker:1 at step 3"], "slow": {"worker:1": "3"}}
+    typed = RunSpec(faults=["kill worker:1 at step 3"], slow=["worker:1=3"], placement=["ps:0=1"])
+    assert [str(fault) for fault in typed.faults] == ["kill worker:1 at step 3"]
+    assert (typed.slow, typed.placement) == ({"worker:1": 3.0}, {"ps:0": 1})
     with pytest.raises(SystemExit) as ended:
         main(["run", "mirrored", "--framework", "torch", "--fault", "kil worker:1 at step 3"])
     assert ended.value.code == 2

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 
 from course_lib.errors import Unavailable
+from course_lib.record import events
 from course_lib.record import files as record_files
 from course_lib.record.events import Lifecycle, Metric, Phase, Recorder, to_line
 from course_lib.record.files import Logs, filling, leave, no_room, private
@@ -81,8 +82,9 @@ def test_a_run_that_cannot_be_described_is_refused_and_leaves_no_directory(tmp_p
 
 
 def test_a_recorder_says_once_that_the_disk_is_full_and_what_was_written_can_be_read(
-    tmp_path: Path,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(events, "PERIOD", 0.001)
     (tmp_path / "tasks" / "worker-0").mkdir(parents=True)
     (tmp_path / "run.json").write_text('{"origin": 0.0}')
     told, refused = threading.Event(), list[OSError]()
@@ -93,7 +95,7 @@ def test_a_recorder_says_once_that_the_disk_is_full_and_what_was_written_can_be_
 
     path = tmp_path / "tasks" / "worker-0" / "events.jsonl"
     with no_longer_than(1000):
-        recorder = Recorder(path, period=0.001, refused=refuse)
+        recorder = Recorder(path, refuse)
         for step in range(100):
             recorder.add(Phase("worker:0", step, "compute", step, step + 1.0))
         assert told.wait(10)

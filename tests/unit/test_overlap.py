@@ -80,7 +80,7 @@ def test_a_wait_for_a_straggler_counts_only_after_ones_own_computing() -> None:
     ]
     assert told(trace, "worker:1")[:2] == [("compute", 0, 40), ("hidden", 20, 22)]
     assert measures.idle_share(trace) == {"worker:0": pytest.approx(28 / 42), "worker:1": 0.0}
-    assert Digest.of(RunSpec(workers=2), trace).reductions.lockstep
+    assert Digest(RunSpec(workers=2), trace).update(over=True).reductions.lockstep
     causes = [
         (w.released.task, w.released.what, w.last) for w in waits(trace.with_waits()) if w.released
     ]
@@ -118,7 +118,7 @@ def test_what_is_hidden_is_beside_the_table_of_shares() -> None:
 def test_lanes_draw_what_is_hidden_as_a_thin_bar_over_computing() -> None:
     spans: list[Span] = [("compute", 0, 10), ("reduce", 4, 7), ("reduce", 10, 13)]
     trace = Trace(phases(spans, spans))
-    digest = Digest.of(RunSpec(workers=2), trace)
+    digest = Digest(RunSpec(workers=2), trace).update(over=True)
     lane = lanes(digest, TimeWindow(0, 13), columns=13)[0]
     assert {NAMES[what] for what in lane.cells[:10]} == {"compute"}
     assert [i for i, what in enumerate(lane.hidden) if what != svg.NOTHING] == [4, 5, 6]
@@ -136,6 +136,6 @@ def test_device_time_that_exchanges_divide_is_counted_once() -> None:
     spans: list[Span] = [("compute", 0, 3), ("reduce", 3, 6), ("compute", 6, 9), ("apply", 9, 10)]
     moved = [[(what, 10 * n + a, 10 * n + b) for what, a, b in spans] for n in range(6)]
     trace = Trace([p for n, each in enumerate(moved) for p in phases(each, each, step=n)])
-    digest = Digest.of(RunSpec(workers=2, device_ms=4000), trace)
+    digest = Digest(RunSpec(workers=2, device_ms=4000), trace).update(over=True)
     assert digest.zero == 10  # the first step is left out
     assert digest.overhead == pytest.approx(0.6)

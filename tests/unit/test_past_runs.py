@@ -101,7 +101,7 @@ def test_a_row_tells_how_a_run_ended_and_what_happened_to_it(home: Path) -> None
 
 def test_figures_are_those_of_the_result_and_without_one_those_of_the_trace(home: Path) -> None:
     trace = lockstep(6)
-    digest = Digest.of(SPEC, trace)
+    digest = Digest(SPEC, trace).update(over=True)
     assert row("a-finished")[6:9] == (6, 0.125, trace.seconds)
     assert row("c-killed").steps_done == row("e-stopped").steps_done == digest.steps_done == 6
     assert row("c-killed").final_loss == digest.losses.last

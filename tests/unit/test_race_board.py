@@ -76,11 +76,11 @@ class SomeRun:
         self.spec, self.state, self.trace, self.error = spec, state, trace, error
         self.orders: list[tuple[Any, ...]] = []
         self.now: Pulse | None = None
-        self._digest = Digest(spec)
+        self._digest = Digest(spec, trace)
 
     @property
     def digest(self) -> Digest:
-        return self._digest.update(self.trace, over=self.state not in ACTIVE)
+        return self._digest.update(over=self.state not in ACTIVE)
 
     def pulse(self) -> Pulse | None:
         return self.now
@@ -189,11 +189,11 @@ def test_a_digest_read_in_pieces_says_what_one_read_at_once_says(
     pieces: int,
 ) -> None:
     events = list(trace)
-    growing, digest, whole = Trace(), Digest(spec), Digest.of(spec, trace)
+    digest, whole = Digest(spec, Trace()), Digest(spec, trace).update(over=True)
     for piece in np.array_split(np.arange(len(events)), pieces):
-        growing._add(events[i] for i in piece)
-        digest.update(growing)
-    digest.update(growing, over=True)
+        digest.trace._add(events[i] for i in piece)
+        digest.update()
+    digest.update(over=True)
     assert digest.zero == whole.zero
     for found, expected in zip(digest.losses, whole.losses, strict=True):
         assert found == pytest.approx(expected)
@@ -208,8 +208,8 @@ def test_a_digest_read_in_pieces_says_what_one_read_at_once_says(
 
 
 def test_with_backup_workers_lanes_show_who_waits_and_that_nobody_waits_for_the_straggler() -> None:
-    digest, trace = Digest(FOUR), with_a_backup()
-    digest.update(trace, over=True)
+    trace = with_a_backup()
+    digest = Digest(FOUR, trace).update(over=True)
     first, second, _, straggler = lanes(digest, TimeWindow(3.0, 6.0))
     idle = digest.idle
     assert (
@@ -253,10 +253,10 @@ def test_readings_taken_in_pieces_and_out_of_order_make_the_curve_of_them_all() 
 
 
 def test_nothing_new_is_no_news_and_no_event_is_read_twice() -> None:
-    trace, digest = lockstep(), Digest(SPEC)
-    assert digest.update(trace).events
+    digest = Digest(SPEC, lockstep())
+    assert digest.update().events
     seen = digest.events, digest.losses.values.tolist(), dict(digest.updates.staleness)
-    digest.update(trace)
+    digest.update()
     assert (digest.events, digest.losses.values.tolist(), dict(digest.updates.staleness)) == seen
 
 
@@ -265,7 +265,7 @@ def test_the_accuracy_on_the_way_is_a_curve_of_what_was_measured() -> None:
     trace._add(
         Metric("worker:0", "accuracy", n / 20, n, n * BATCH, 7.5 + n) for n in range(0, 20, 5)
     )
-    digest = Digest.of(SPEC, trace)
+    digest = Digest(SPEC, trace).update(over=True)
     found = digest.accuracies
     assert found.values.tolist() == found.means.tolist() == [0, 0.25, 0.5, 0.75]
     assert found.examples.tolist() == [n * BATCH for n in range(0, 20, 5)]
@@ -293,8 +293,7 @@ def test_a_board_says_what_the_memory_of_the_fullest_task_is_taken_by() -> None:
 
 
 def test_a_lane_holds_each_phase_and_never_more_than_its_columns() -> None:
-    digest = Digest(SPEC)
-    digest.update(lockstep(2000), over=True)
+    digest = Digest(SPEC, lockstep(2000)).update(over=True)
     end = digest.edge()
     slow, fast = (lane for lane in reversed(lanes(digest, TimeWindow(end - 4.6, end))))
     assert len(slow.cells) == COLUMNS and {NAMES[what] for *_, what in svg.runs(fast.cells)} == {
@@ -309,8 +308,7 @@ def test_a_lane_holds_each_phase_and_never_more_than_its_columns() -> None:
 
 def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> None:
     spec = RunSpec(workers=2, hosts=2, global_batch=BATCH)
-    digest, at = Digest(spec), 9.0
-    trace = lockstep()
+    trace, at = lockstep(), 9.0
     life = [
         ("worker:0", "paused"),
         ("worker:0", "resumed"),
@@ -319,7 +317,7 @@ def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> 
         ("worker:1", "killed"),
     ]
     trace._add(Lifecycle(task, state, "", at + 0.2 * i) for i, (task, state) in enumerate(life))
-    digest.update(trace)
+    digest = Digest(spec, trace).update()
     first, second = lanes(digest, TimeWindow(9.0, 10.0), columns=10)
     assert [
         (a, b, NAMES[what]) for a, b, what in svg.runs(first.cells) if NAMES[what] == "paused"
@@ -335,32 +333,33 @@ def test_a_pause_a_cut_and_a_kill_are_painted_over_the_lanes_that_they_hit() -> 
 
 def test_a_phase_with_a_name_of_ones_own_has_its_place_in_a_lane() -> None:
     trace = Trace([*EVENTS, Phase("worker:0", 1, "tokenize", 6.0, 8.0)])
-    digest = Digest.of(SPEC, trace)
+    digest = Digest(SPEC, trace).update(over=True)
     first, _ = lanes(digest, TimeWindow(0.0, 8.0))
     assert "own" in {NAMES[what] for *_, what in svg.runs(first.cells)}
 
 
 def test_whoever_is_stuck_in_a_phase_is_silent() -> None:
-    digest = Digest(SPEC)
-    digest.update(lockstep())
+    digest = Digest(SPEC, lockstep()).update()
     lane = lanes(digest, TimeWindow(100, 101))[0]
     assert (lane.cells == svg.NOTHING).all() and lane.note == "silent"
 
 
 @pytest.mark.parametrize("over", [False, True])
 def test_a_function_of_ones_own_that_reports_no_phases_has_no_note(over: bool) -> None:
-    digest = Digest(RunSpec(strategy="loop()", workers=2))
-    digest.update(Trace(life(("worker:0", "running"), ("worker:1", "running"))), over)
+    trace = Trace(life(("worker:0", "running"), ("worker:1", "running")))
+    digest = Digest(RunSpec(strategy="loop()", workers=2), trace).update(over)
     assert digest.spec.own
     assert [lane.note for lane in lanes(digest, TimeWindow(0.0, 9.0))] == ["", ""]
-    digest.update(Trace([*life(("worker:0", "running")), *lockstep()]), over)
+    trace._add(lockstep())
+    digest.update(over)
     assert "" not in [lane.note for lane in lanes(digest, TimeWindow(100.0, 101.0))]
 
 
 def test_a_worker_that_comes_late_has_an_empty_lane_until_then() -> None:
-    trace, digest = Trace([p for p in lockstep() if p.task == "worker:0"]), Digest(SPEC)
+    trace = Trace([p for p in lockstep() if p.task == "worker:0"])
+    digest = Digest(SPEC, trace)
     for _ in range(2):
-        digest.update(trace)
+        digest.update()
         span = digest.step_seconds()
         assert span > 0 and [lane.note for lane in lanes(digest, TimeWindow(8.0, 9.0))] == [
             "waits 0%",
@@ -429,7 +428,7 @@ def test_a_clock_that_is_started_late_counts_from_then_on_all_that_was_read_befo
     run = SomeRun(lockstep())
     assert run.digest.zero < opened
     run._digest.begin(opened)
-    found, whole = run.digest, Digest.of(SPEC, lockstep(), opened)
+    found, whole = run.digest, Digest(SPEC, lockstep(), opened).update(over=True)
     assert (found.zero, found.idle) == (opened, whole.idle)
     assert found.losses.seconds.tolist() == whole.losses.seconds.tolist()
     assert found.losses.rate() == whole.losses.rate()
@@ -1122,7 +1121,9 @@ def test_each_of_several_losses_has_a_chart_and_one_below_zero_an_axis() -> None
     broken = View({"it": SomeRun(Trace([*lockstep(), *both, nan]))})
     broken.update()
     says("race_board", "diverged", broken.diverged)
-    own = Digest.of(SPEC, Trace([*both, *lockstep()]))  # a program that records more than its loss
+    own = Digest(SPEC, Trace([*both, *lockstep()])).update(
+        over=True
+    )  # a program that records more than its loss
     assert list(own.by_name) == ["generator loss", "critic loss", "loss"]
     assert own.losses is own.by_name["loss"]
     # entrants of a race that have other losses: a chart for each, with a line where there is one

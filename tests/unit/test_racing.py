@@ -50,7 +50,7 @@ HERE = hardware.probe()
 
 
 def of(trace: Trace, label: str = "it", zero: float = math.inf) -> Figures:
-    return Figures(label, Digest.of(SPEC, trace, zero), "finished")
+    return Figures(label, Digest(SPEC, trace, zero).update(over=True), "finished")
 
 
 def comparing(*found: Figures, **targets: float) -> Comparison:
@@ -94,7 +94,7 @@ def test_the_loss_of_a_loop_with_batches_of_its_own_is_averaged_over_ten_of_them
     losses = [Metric("worker:0", "loss", n, n, 32 * (n + 1), 9.0 + n) for n in range(60)]
     for strategy, mean in (("work()", 54.5), ("one_device", 49.5)):  # that has batches of 64
         spec = RunSpec(strategy=strategy, workers=1, **{"global_batch": 64} if mean < 50 else {})
-        assert Digest.of(spec, Trace(losses)).losses.last == mean
+        assert Digest(spec, Trace(losses)).update(over=True).losses.last == mean
 
 
 def test_the_first_step_counts_neither_as_idle_nor_as_busy() -> None:
@@ -138,7 +138,7 @@ def test_waits_that_a_strategy_records_itself_are_idle_time() -> None:
         Phase("worker:0", 90, "wait", last, last + 1.0),
         Phase("worker:0", 90, "compute", last + 1.0, last + 1.1),
     ]
-    spent = last + 1.1 - Digest.of(SPEC, Trace(events)).zero
+    spent = last + 1.1 - Digest(SPEC, Trace(events)).update(over=True).zero
     assert of(Trace(events)).idle_share["worker:0"] == pytest.approx(1.0 / spent)
 
 
@@ -155,10 +155,10 @@ def test_an_asynchronous_run_does_not_lose_to_a_synchronous_one_for_having_a_str
 
 def test_the_clock_starts_with_the_last_worker_s_second_step_and_forgets_who_has_none() -> None:
     trace = asynchronous((0.1, 0.4))
-    assert Digest.of(SPEC, trace).zero == pytest.approx(2.0 + 1.0 + 0.4 + 0.02)
+    assert Digest(SPEC, trace).update(over=True).zero == pytest.approx(2.0 + 1.0 + 0.4 + 0.02)
     killed = Trace([*trace, Phase("worker:2", 0, "compute", 2.0, 5.0)])
-    assert Digest.of(SPEC, killed).zero == Digest.of(SPEC, trace).zero
-    assert Digest.of(SPEC, Trace()).zero == math.inf
+    assert Digest(SPEC, killed).update(over=True).zero == Digest(SPEC, trace).update(over=True).zero
+    assert Digest(SPEC, Trace()).update(over=True).zero == math.inf
 
 
 def test_what_was_computed_before_the_clock_started_does_not_count_even_if_recorded_later() -> None:
@@ -427,13 +427,13 @@ def verdict(
 
 def ordered(spec: RunSpec, *orders: Lifecycle) -> Digest:
     """The digest of a run in which these orders were given."""
-    return Digest.of(spec, Trace(orders))
+    return Digest(spec, Trace(orders)).update(over=True)
 
 
 def test_a_race_between_entrants_with_other_workers_or_stragglers_is_not_fair() -> None:
-    fair, four = Fairness(True, "Fair: nobody waited."), Digest(RunSpec(workers=4))
+    fair, four = Fairness(True, "Fair: nobody waited."), Digest(RunSpec(workers=4), Trace())
     assert with_differences(fair, {"a": four, "b": four}) is fair
-    two = Digest(RunSpec(workers=2, slow={"worker:1": 3}))
+    two = Digest(RunSpec(workers=2, slow={"worker:1": 3}), Trace())
     found = with_differences(fair, {"a": four, "b": two})
     assert found.fair is False
     says("racing", "other workers and stragglers", found.why)
@@ -597,16 +597,16 @@ def test_the_meter_counts_on_and_keeps_what_a_process_that_is_gone_has_used() ->
 
 def test_overhead_in_lockstep_is_all_that_the_slowest_devices_do_not_explain() -> None:
     spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
-    assert Digest.of(spec, lockstep()).overhead == pytest.approx(0.06 / 0.46)
+    assert Digest(spec, lockstep()).update(over=True).overhead == pytest.approx(0.06 / 0.46)
     late = lockstep(compute=(0.1, 0.6))  # worker 1 should take 0.4 s and takes 0.6
-    assert Digest.of(spec, late).overhead == pytest.approx(0.26 / 0.66)
+    assert Digest(spec, late).update(over=True).overhead == pytest.approx(0.26 / 0.66)
     undelayed = spec.model_copy(update={"device_ms": 0.0})
-    assert Digest.of(undelayed, lockstep()).overhead is None
+    assert Digest(undelayed, lockstep()).update(over=True).overhead is None
 
 
 def test_overhead_in_an_asynchronous_run_is_that_of_the_worker_with_the_most() -> None:
     spec = SPEC.model_copy(update={"slow": {"worker:1": 4.0}})
-    found = Digest.of(spec, asynchronous(until=60.0)).overhead
+    found = Digest(spec, asynchronous(until=60.0)).update(over=True).overhead
     assert found == pytest.approx(0.02 / 0.12, rel=0.01)
 
 
@@ -618,7 +618,7 @@ def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_o
         ]
     )
     spec = SPEC.model_copy(update={"slow": {"worker:0": 2.0}})
-    factor = Digest.of(spec, trace).factor
+    factor = Digest(spec, trace).update(over=True).factor
     assert [factor("worker:0", at) for at in (4.0, 6.0, 9.0)] == [2.0, 3.0, 1.0]
     assert factor("worker:1", 6.0) == 1.0
 
@@ -848,7 +848,7 @@ def waiting(
             state="running",
             spec=spec,
             trace=Trace(events if n == 0 else ()),
-            digest=Digest(spec),
+            digest=Digest(spec, Trace()),
         )
     return runs
 

@@ -16,7 +16,7 @@ from rich.console import Console
 from course_lib import engines, hardware
 from course_lib.__main__ import app, main
 from course_lib.commands import allreduce, machine, training, watch
-from course_lib.commands.terminal import FIELDS, NUMBER, fields, progress, say, show
+from course_lib.commands.terminal import FIELDS, NUMBER, progress, say, show
 from course_lib.errors import Unavailable
 from course_lib.reduction.allreduce import compare
 from course_lib.spec.run_spec import RunSpec
@@ -179,7 +179,7 @@ def test_help_has_its_options_in_groups_and_ends_with_three_examples(
     assert [each[:2] for each in examples] == [["lockstep", command]] * 3
     for _, name, *arguments in examples:
         params = COMMANDS.commands[name].make_context(name, arguments).params
-        RunSpec(**fields({name: params[name] for name in FIELDS if params.get(name)}))
+        RunSpec(**{name: params[name] for name in FIELDS if params.get(name)})
 
 
 def test_a_table_that_does_not_fit_becomes_a_block_of_lines_for_each_row(screen: Any) -> None:

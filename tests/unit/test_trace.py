@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from course_lib.cluster.task import Task
-from course_lib.record import export, measures
+from course_lib.record import events, export, measures
 from course_lib.record.digest import Digest
 from course_lib.record.events import (
     Event,
@@ -78,8 +78,11 @@ def test_a_line_still_being_written_waits_for_its_end(run_dir: Path) -> None:
     assert len(trace.refresh()) == 2
 
 
-def test_a_recorder_loses_nothing_written_from_several_threads(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "events.jsonl", period=0.001)
+def test_a_recorder_loses_nothing_written_from_several_threads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PERIOD", 0.001)
+    recorder = Recorder(tmp_path / "events.jsonl")
     work = [
         threading.Thread(target=lambda: [recorder.add(EVENTS[1]) for _ in range(5000)])
         for _ in range(4)
@@ -190,7 +193,7 @@ def test_throughput_leaves_out_the_first_step() -> None:
             Phase("worker:0", n, "compute", begin, end),
             Metric("worker:0", "loss", 1.0, n, 64 * (n + 1), end),
         ]
-    digest = Digest.of(RunSpec(workers=1, global_batch=64), Trace(steps))
+    digest = Digest(RunSpec(workers=1, global_batch=64), Trace(steps)).update(over=True)
     assert digest.losses.rate() == 64.0
 
 
@@ -220,8 +223,11 @@ def test_numbers_of_numpy_and_tensors_are_plain_in_the_trace(tmp_path: Path) -> 
     assert [read.examples for read in trace.all(Read)] == [[0, 1, 2]] * 4
 
 
-def test_a_step_is_recorded_as_it_was_although_its_tensor_counts_on(tmp_path: Path) -> None:
-    recorder = Recorder(tmp_path / "events.jsonl", period=60)
+def test_a_step_is_recorded_as_it_was_although_its_tensor_counts_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(events, "PERIOD", 60)
+    recorder = Recorder(tmp_path / "events.jsonl")
     task = Task("worker:0", RunSpec(workers=2), {}, RunDir(tmp_path), recorder)
     step = np.array(0)
     for _ in range(3):

@@ -43,7 +43,7 @@ def look(
     trace = Trace([*(e for task in spec.tasks for e in steps(task)), *more])
     inside = {task: beats.get(task.replace(":", "_"), REDUCE) for task in spec.tasks}
     services = ("ps", "worker") if spec.chief else ("ps",)
-    digest = Digest.of(spec, trace, over=False)
+    digest = Digest(spec, trace).update()
     return Snapshot(digest, inside, spec.tasks, now, services, handle)
 
 
@@ -112,7 +112,7 @@ def test_what_is_over_holds_nobody_up() -> None:
 def test_a_task_with_long_steps_is_at_work_for_longer() -> None:
     phases = [Phase("worker:0", n, "compute", 5.0 * n, 5.0 * n + 4) for n in range(4)]
     trace = Trace([*phases, Lifecycle("worker:1", "paused", "", 19.0)])
-    digest = Digest.of(SPEC, trace, over=False)
+    digest = Digest(SPEC, trace).update()
     beats = dict.fromkeys(SPEC.tasks, Beat(4, "compute", 20.0))
     early, late = (Snapshot(digest, beats, ALL[:2], now) for now in (30.0, 60.0))
     assert waits_for(early) == {} and waits_for(late) == {"worker:0": ("worker:1",)}
@@ -141,7 +141,7 @@ def test_workers_under_a_chief_wait_as_soon_as_it_does_though_they_leave_no_beat
 
 
 def test_of_tasks_that_say_nothing_nothing_is_made_up() -> None:
-    digest = Digest.of(SPEC, Trace(), over=False)
+    digest = Digest(SPEC, Trace()).update()
     nothing = Snapshot(digest, dict.fromkeys(ALL, Beat()), ALL[:1], 99.0)
     kept("nothing recorded", nothing.describe())
 
@@ -159,7 +159,7 @@ def test_who_computes_beside_a_paused_task_or_is_in_its_first_step_has_a_second(
     computes = Beat(12, "compute", END)
     assert stands(look(END + 0.9 * SILENT, PAUSED, worker_0=computes)) is None
     assert stands(look(END + 1.1 * SILENT, PAUSED, worker_0=computes))
-    digest = Digest.of(SPEC, Trace([PAUSED]), over=False)  # no step is done yet
+    digest = Digest(SPEC, Trace([PAUSED])).update()  # no step is done yet
     beats = dict.fromkeys(ALL, Beat(0, "reduce", END))
     assert stands(Snapshot(digest, beats, ALL, END + 0.9 * SILENT)) is None
     assert stands(Snapshot(digest, beats, ALL, END + 1.1 * SILENT))

@@ -123,7 +123,7 @@ def test_a_board_knows_how_many_steps_a_loop_will_have_only_if_it_was_told(
         loop.updated("", 1.0, examples=500, gradients=1)
     spec = loop.task.spec
     running = {"state": "running", "pulse": lambda: None}
-    digest = Digest.of(spec, Trace(events))
+    digest = Digest(spec, Trace(events)).update(over=True)
     run: Any = SimpleNamespace(spec=spec, trace=Trace(events), digest=digest, **running)
     assert digest.steps_done == 2
     view = View({"mine": run})

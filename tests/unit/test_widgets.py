@@ -36,7 +36,7 @@ class FinishedRun:
             {},
         )
         self.orders: list[Any] = []
-        self.digest = Digest.of(self.spec, self.trace)
+        self.digest = Digest(self.spec, self.trace).update(over=True)
 
     def pulse(self) -> None:
         """Nothing is known but its trace."""

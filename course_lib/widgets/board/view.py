@@ -17,6 +17,7 @@ from course_lib.record.digest import Digest
 from course_lib.record.events import ACTIVE, Update
 from course_lib.record.reality import reality
 from course_lib.record.standstill import SOON, Pulse, Standstill
+from course_lib.record.trace import Trace
 from course_lib.record.verdict import Entry, Goal, Standing
 from course_lib.record.waits import DRAWN
 from course_lib.spec.run_spec import FRAMEWORKS
@@ -43,7 +44,7 @@ class Side:
     def __init__(self, label: str, run: Watched) -> None:
         self.label, self.run, self.spec = label, run, run.spec
         self.state, self.reality = run.state, reality(run.spec)
-        self.digest = Digest(run.spec)  # until the first look
+        self.digest = Digest(run.spec, Trace())  # until the first look
         self.pulse: Pulse | None = None
         self._shown = 0.0  # up to which time lanes were
         # the steps of the whole run; None for a learner's own function without a number of them
@@ -70,11 +71,6 @@ class Side:
             return str(self.run.result)
         except LockstepError as error:
             return str(error).splitlines()[0]
-
-    @property
-    def seconds(self) -> float:
-        """The seconds from the start of its clock to its last loss, as a comparison has them."""
-        return float(self.digest.losses.seconds[-1]) if len(self.digest.losses.seconds) else 0.0
 
     def cut(self, host: Any) -> bool:
         """Tell whether a host is cut off now."""
@@ -133,7 +129,8 @@ class Side:
 
     def about(self) -> str:
         """Name its framework and, unless it goes on, its state, with its own time."""
-        after = f", {self.seconds:.1f} s" if self.seconds and not self.active else ""
+        seconds = self.digest.losses.end
+        after = f", {seconds:.1f} s" if seconds and not self.active else ""
         state = "" if self.state == "running" else f" \u00b7 {self.state}{after}"
         return f"{self.spec.framework}{state}"
 
