@@ -31,7 +31,7 @@ import psutil
 
 from course_lib import hardware
 from course_lib.cluster import keeper, nursery
-from course_lib.cluster.pipes import Channel, pair, ready
+from course_lib.cluster.pipes import Channel, ready
 from course_lib.errors import Unavailable
 from course_lib.hardware.machine import network_parts
 from course_lib.network import namespaces
@@ -172,10 +172,8 @@ def up(
             links += f", as {rate.why}"
     plan: dict[str, Any] = {"nodes": nodes, "cpus": cpus, "gpus": gpus, "links": links}
     plan |= {"mbit": mbit if shaped else None, "shell": shell or os.getpid()}
-    channel, theirs = pair()
-    with theirs, contextlib.closing(channel):
-        nursery.popen("ray", "engines.ray.raylets", theirs.fileno(), json.dumps(plan))
-        theirs.close()
+    _, channel = nursery.popen("ray", "engines.ray.raylets", json.dumps(plan))
+    with contextlib.closing(channel):
         deadline = time.monotonic() + PATIENCE
         while ready(channel, deadline - time.monotonic()):
             for message in (messages := channel.receive()) or ():
