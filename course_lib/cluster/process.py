@@ -186,9 +186,6 @@ def _redirect_output(logs: Sequence[Path]) -> None:
         log = private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, fd)
         os.close(log)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
     sys.stdout, sys.stderr = (
         os.fdopen(fd, "w", buffering=1, closefd=False, errors="replace") for fd in (1, 2)
     )
