@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from course_lib.errors import Unavailable
-from course_lib.record.files import private
+from course_lib.record.files import leave, private
 from course_lib.record.pickles import is_own
 from course_lib.record.rundir import RunDir, folder_name
 from course_lib.text import amount
@@ -66,10 +66,7 @@ class Parcels:
             file = self._root / path
             file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             if at is None:
-                draft = file.with_name(f".{file.name}.new")
-                draft.write_bytes(content)
-                draft.chmod(0o600)
-                draft.rename(file)
+                leave(file, content)
                 self._seen[path] = _which(file)
                 continue
             with open(file, "ab", opener=private) as log:
