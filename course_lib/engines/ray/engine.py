@@ -105,26 +105,19 @@ class RayEngine(Engine):
             if orders := channel.receive():
                 first, *more = orders
                 files = RunDir(first["start"])
-                links: list[Link] = []
 
                 def reach(selector: Any, report: Report, tasks: Sequence[str]) -> dict[str, Away]:
-                    nodes = self._moved(tasks) if links else self.nodes
-                    for link in links if nodes else ():
-                        if set(link.node.tasks) & set(tasks):
-                            link.close()
+                    nodes = self._moved(tasks) if supervisor.nodes else self.nodes
                     nodes_by_task = dict[str, Away]()
                     for node, opened in zip(nodes, self._open(files, nodes, timeout), strict=True):
-                        link = Link(node, files)
-                        links.append(link)
-                        away = Away(node.name, opened, link.channel, selector, report)
+                        ours, theirs = pair()
+                        Link(node, files, theirs)
+                        away = Away(node.name, opened, ours, selector, report)
                         nodes_by_task |= dict.fromkeys(node.tasks, away)
                     return nodes_by_task
 
-                try:
-                    Supervisor(channel, files, reach).supervise(more)
-                finally:
-                    for link in links:
-                        link.close()
+                supervisor = Supervisor(channel, files, reach)
+                supervisor.supervise(more)
         except Unavailable as error:
             channel.post(unavailable=error.parts)
         except Exception as error:
