@@ -16,6 +16,7 @@ tc-tbf(8), tc-netem(8).
 """
 
 import contextlib
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -112,20 +113,20 @@ class Hosts:
         up, down = f"up{host}", f"dn{host}"
         self._add(routes, f"host{host}", kind="bridge")
         self._add(routes, up, kind="veth", master=self._index[f"host{host}"], peer={"ifname": down})
-        self._index[down] = _index(routes, down)
+        self._index[down] = socket.if_nametoindex(down)
         routes.link("set", index=self._index[down], master=self._index["core"], state="up")
         self._shape(routes, host, link)
 
     def _add_task(self, routes: Any, task: str) -> None:
         self.namespaces[task] = there = namespaces.another()
+        switch, end = f"host{self.places[task]}", {"ifname": INTERFACE, "net_ns_fd": there}
+        # `routes` stays with the namespace that it was opened in
+        self._add(routes, self._port[task], kind="veth", master=self._index[switch], peer=end)
         with _routes() as inner:
-            namespaces.enter(self.core)
-            switch, end = f"host{self.places[task]}", {"ifname": INTERFACE, "net_ns_fd": there}
-            master = self._index[switch]
-            self._add(routes, self._port[task], kind="veth", master=master, peer=end)
-            index = _index(inner, INTERFACE)
+            index = socket.if_nametoindex(INTERFACE)
             inner.addr("add", index=index, address=self.addresses[task], prefixlen=PREFIX)
             inner.link("set", index=index, state="up")
+        namespaces.enter(self.core)
 
     def _shape(self, routes: Any, host: int, link: Link) -> None:
         """Hold both ends of a host's line to its link's rate, delay what leaves the host, and drop
@@ -190,7 +191,3 @@ def _routes() -> Any:
     from pyroute2 import IPRoute  # it is for Linux only
 
     return IPRoute()
-
-
-def _index(routes: Any, name: str) -> int:
-    return int(routes.link_lookup(ifname=name)[0])
