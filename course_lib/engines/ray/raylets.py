@@ -1,6 +1,6 @@
 """A Ray cluster on this machine: several raylets, each a node to Ray. All are at 127.0.0.1; or, if
 the links between them are to be slow, each is in a network namespace of its own, with a link that
-Linux holds to its rate. Then a driver has to be in the first node's namespace, see `entered`.
+Linux holds to its rate. Then a driver has to be in the first node's namespace, see `enter`.
 
     shell --- lockstep cluster up
                   keeper --- holder --- gcs_server, raylets --- their workers
@@ -89,17 +89,12 @@ class Cluster:
         here = Path("/proc/self/ns/net")
         return not self.namespace or here.stat().st_ino == self.namespace[1]
 
-    def entered(self, command: list[str]) -> list[str]:
-        """A command that runs `command` where the nodes can be reached."""
-        if not self.namespace or self.reached:
-            return command
-        where = str(self.holder), str(self.namespace[0])
-        return [sys.executable, "-I", "-S", namespaces.__file__, *where, *command]
-
     def enter(self, command: list[str]) -> NoReturn:
         """Become another program, which can reach the nodes."""
         os.environ.update(environment(), RAY_ADDRESS=self.address)
-        command = self.entered(command)
+        if self.namespace and not self.reached:
+            where = str(self.holder), str(self.namespace[0])
+            command = [sys.executable, "-I", "-S", namespaces.__file__, *where, *command]
         os.execvp(command[0], command)
 
     def end(self) -> None:
