@@ -22,7 +22,6 @@ from ray.util import scheduling_strategies as scheduling
 from course_lib.engines.ray import raylets
 from course_lib.engines.ray.node import RayNode
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware.limits import cuda_frameworks
 from course_lib.spec.run_spec import RunSpec
 from course_lib.text import count
 
@@ -150,11 +149,6 @@ def give_back(group: Any) -> None:
 def free(what: str) -> float:
     """Return how much of a resource is free on all nodes together."""
     return float(ray.available_resources().get(what, 0))
-
-
-def has_gpus(spec: RunSpec) -> bool:
-    """Return whether each worker gets a GPU: its framework can use one, and enough are free."""
-    return spec.framework in cuda_frameworks() and free("GPU") >= spec.workers
 
 
 def place(

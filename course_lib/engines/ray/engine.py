@@ -45,7 +45,8 @@ class RayEngine(Engine):
 
     def __init__(self, spec: RunSpec, address: str | None, together: bool = False) -> None:
         cluster.connect(address)
-        gpus = cluster.has_gpus(spec)
+        # one for each worker, or none
+        gpus = spec.framework in cuda_frameworks() and cluster.free("GPU") >= spec.workers
         self.group, self.spec, ids, self.crews = cluster.place(spec, gpus, together)
         self._devices: Mapping[str, str] = {}
         self._moving = 0.0  # since when Ray looks for another node
