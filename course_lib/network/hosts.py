@@ -60,13 +60,14 @@ class Hosts:
         self.namespaces: dict[str, int] = {}
         self._queues: dict[str, list[str]] = {}  # interface -> its queueing disciplines
         self._lost: dict[int, float] = {}  # host -> the share of packets that its link loses
-        self._hosts = sorted(set(places.values()))
         self._index: dict[str, int] = {}
-        self._port = {task: f"t{i}" for i, task in enumerate(places)}
+        # task or host -> the end of its line that is at a switch
+        self._ends = {task: f"t{i}" for i, task in enumerate(places)}
+        self._ends |= {host_name(host): f"dn{host}" for host in links}
         with _routes() as routes:
             self._add(routes, "core", kind="bridge")
-            for host in self._hosts:
-                self._add_host(routes, host, links[host])
+            for host, link in links.items():
+                self._add_host(routes, host, link)
             for task in places:
                 self._add_task(routes, task)
 
@@ -93,10 +94,9 @@ class Hosts:
     def traffic(self, at: float) -> list[Traffic]:
         """Return the kernel's counts of what each task and each host has sent and received."""
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
-        ends = self._port | {host_name(host): f"dn{host}" for host in self._hosts}
-        return [  # read at the switch's end of each line: what that has received was sent
+        return [  # what the switch's end of a line has received was sent
             Traffic(who, c.bytes_recv, c.bytes_sent, c.packets_recv, c.packets_sent, at)
-            for who, c in ((who, counters[end]) for who, end in ends.items())
+            for who, c in ((who, counters[end]) for who, end in self._ends.items())
         ]
 
     @property
@@ -121,7 +121,7 @@ class Hosts:
         self.namespaces[task] = there = namespaces.another()
         switch, end = f"host{self.places[task]}", {"ifname": INTERFACE, "net_ns_fd": there}
         # `routes` stays with the namespace that it was opened in
-        self._add(routes, self._port[task], kind="veth", master=self._index[switch], peer=end)
+        self._add(routes, self._ends[task], kind="veth", master=self._index[switch], peer=end)
         with _routes() as inner:
             index = socket.if_nametoindex(INTERFACE)
             inner.addr("add", index=index, address=self.addresses[task], prefixlen=PREFIX)
