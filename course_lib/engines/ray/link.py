@@ -101,7 +101,8 @@ class Link:
     def _bring(self) -> None:
         """Bring what the node tells, until it is gone."""
         due = (heard := own()) + EVERY
-        try:
+        # at an error the node is lost, or nobody listens any more
+        with contextlib.suppress(OSError, Unavailable, ray.exceptions.RayError):
             while True:
                 hear = self.node.actor.hear.remote(self.run)
                 messages, parcels, beats = ray.get(hear, timeout=SILENT)
@@ -121,8 +122,6 @@ class Link:
                     due = own() + EVERY
                     line = b'{"do": "clock", "offset": %r}\n' % self.node.offset
                     self.node.actor.order.remote(self.run, line, [])
-        except (OSError, Unavailable, ray.exceptions.RayError):
-            pass  # the node is lost, or nobody listens any more
         with contextlib.suppress(OSError):
             self._theirs.sendall(b'{"until": %.3f}\n' % (heard - self.files.facts.origin))
             self._theirs.shutdown(socket.SHUT_RDWR)
