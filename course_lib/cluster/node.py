@@ -15,17 +15,8 @@ from course_lib.cluster import keeper, pipes
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.process import StartTask
 from course_lib.cluster.roster import Attempt
+from course_lib.network import layout
 from course_lib.network.hosts import build
-from course_lib.network.layout import (
-    LOOPBACK,
-    OPEN,
-    PORT,
-    Wires,
-    host_name,
-    lay,
-    reserve_ports,
-    shut_out,
-)
 from course_lib.network.sockets import Sockets
 from course_lib.record.events import clock
 from course_lib.record.files import Logs
@@ -83,7 +74,8 @@ class Node:
         self.addresses: Mapping[str, str] = self._addresses(tasks)
         if "exchange" in (self.facts.rate, self.facts.delay):
             files.wires.parent.mkdir(mode=0o700)
-            lay(files.wires, {host: self._imposed(spec.link_of(host)) for host in spec.all_hosts})
+            links = {host: self._imposed(spec.link_of(host)) for host in spec.all_hosts}
+            layout.lay(files.wires, links)
         meter = self.hosts or (Sockets(self.pids) if self.facts.network == "nodes" else None)
         self._meter = meter if spec.trace else None
         self._counted: dict[str, tuple[float, ...]] = {}  # task or host -> its last counts
@@ -92,12 +84,12 @@ class Node:
     def _addresses(self, tasks: Iterable[str]) -> dict[str, str]:
         """Find an address for each task: its own on a host, or a port of this machine."""
         if self.hosts:
-            return {task: f"{self.hosts.addresses[task]}:{PORT}" for task in tasks}
-        where = self.facts.address or LOOPBACK
-        self._reserved = reserve_ports(tasks, where)  # for as long as the run
+            return {task: f"{self.hosts.addresses[task]}:{layout.PORT}" for task in tasks}
+        where = self.facts.address or layout.LOOPBACK
+        self._reserved = layout.reserve_ports(tasks, where)  # for as long as the run
         ports = {task: sock.getsockname()[1] for task, sock in self._reserved.items()}
-        if self.facts.network in OPEN and self.files.spec.framework == "tensorflow":
-            self._shut = shut_out(ports.values(), where)
+        if self.facts.network in layout.OPEN and self.files.spec.framework == "tensorflow":
+            self._shut = layout.shut_out(ports.values(), where)
         return {task: f"{where}:{port}" for task, port in ports.items()}
 
     @property
@@ -140,15 +132,15 @@ class Node:
         if self.hosts:
             self.hosts.change(host, link)
         if self.files.wires.exists():
-            with contextlib.closing(Wires(self.files.wires)) as imposed:
+            with contextlib.closing(layout.Wires(self.files.wires)) as imposed:
                 imposed.change(host, self._imposed(link))
-        self.report("note", host_name(host), "linked", **cause, **link.model_dump())
+        self.report("note", layout.host_name(host), "linked", **cause, **link.model_dump())
 
     def join(self, host: int, joined: bool, **cause: str) -> None:
         """Join a host to the others again, or cut it off from them."""
         if self.hosts:
             self.hosts.join(host, joined)
-            self.report("note", host_name(host), "healed" if joined else "cut", **cause)
+            self.report("note", layout.host_name(host), "healed" if joined else "cut", **cause)
 
     def poll(self, last: bool = False) -> None:
         """Read the kernel's counters and cut long logs, if that is due; take the exit status of

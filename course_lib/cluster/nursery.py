@@ -35,12 +35,8 @@ class Zygote:
     """A warm process, seen from the kernel process."""
 
     def __init__(self, framework: str) -> None:
-        self.framework = framework
-        self.channel, theirs = pair()
-        _ours.add(self.channel.sock)
-        with theirs:
-            self.process = popen(framework, "cluster.nursery", framework, theirs.fileno())
-        self.ready = False
+        self.framework, self.ready = framework, False
+        self.process, self.channel = popen(framework, "cluster.nursery", framework)
         self._turn = threading.Lock()
 
     def fork_onto(self, sock: socket.socket, timeout: float) -> None:
@@ -101,14 +97,12 @@ def supervisor(framework: str, start_method: str, timeout: float) -> Channel:
     Raises `StartTimeout` when the zygote is not ready in `timeout` seconds, `LockstepError` when it
     cannot be had.
     """
-    channel, theirs = pair()
-    _ours.add(channel.sock)
+    if start_method == "spawn":
+        return popen(framework, "cluster.supervisor")[1]
+    warm(framework)
+    channel, theirs = _pair()
     with theirs:
-        if start_method == "spawn":
-            popen(framework, "cluster.supervisor", theirs.fileno())
-        else:
-            warm(framework)
-            _zygotes[framework].fork_onto(theirs, timeout)
+        _zygotes[framework].fork_onto(theirs, timeout)
     return channel
 
 
@@ -129,22 +123,31 @@ def _log(framework: str) -> int:
         return os.dup(file.fileno())
 
 
-def popen(framework: str, module: str, *arguments: str | int) -> subprocess.Popen[bytes]:
-    """Start one of our modules as a fresh interpreter, on our lifeline, that inherits the
-    descriptors among its arguments and writes into the framework's log.
+def _pair() -> tuple[Channel, socket.socket]:
+    """A channel that no fork of the kernel process keeps, and the socket at its other end."""
+    channel, theirs = pair()
+    _ours.add(channel.sock)
+    return channel, theirs
+
+
+def popen(framework: str, module: str, *arguments: str) -> tuple[subprocess.Popen[bytes], Channel]:
+    """Start one of our modules as a fresh interpreter, on our lifeline, that writes into the
+    framework's log; the process, and a channel to it, whose other end is its first argument.
     """
-    log = _log(framework)
+    log, (channel, theirs) = _log(framework), _pair()
     path = f"{Path(__file__).parents[2]}:{os.environ.get('PYTHONPATH', '')}".rstrip(":")
     # An interrupt goes to the whole process group; the child has it blocked until it ignores it.
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
-        descriptors = [_lifeline[0], *(a for a in arguments if isinstance(a, int))]
+        descriptors = _lifeline[0], theirs.fileno()
         streams: dict[str, Any] = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
         environment = {**os.environ, **frameworks.ENVIRONMENT, "PYTHONPATH": path}
-        command = interpreter(module, _lifeline[0], *arguments)
-        return subprocess.Popen(command, pass_fds=descriptors, env=environment, **streams)
+        command = interpreter(module, *descriptors, *arguments)
+        process = subprocess.Popen(command, pass_fds=descriptors, env=environment, **streams)
+        return process, channel
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        theirs.close()
 
 
 def _let_go() -> None:
@@ -166,7 +169,7 @@ os.register_at_fork(after_in_child=_let_go)
 # --- the process of a zygote ---
 
 
-def begin(lifeline: int | None, framework: str, fd: str) -> NoReturn:
+def begin(lifeline: int | None, fd: str, framework: str) -> NoReturn:
     """Start as a fresh interpreter, the only way there is; our lifeline holds us to the kernel
     process. Import `framework`, say so, then fork a supervisor onto each socket that comes from the
     kernel process through the socket `fd`. Never returns.

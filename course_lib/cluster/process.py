@@ -130,7 +130,7 @@ def main(files: RunDir, name: str, attempt: Attempt, sock: socket.socket) -> NoR
         channel.send(state="failed")
         leave(1)
     channel.send(state="done")
-    control.done()
+    control.done.set()
     # peers may still need us for their last collective: the supervisor says when to leave, or the
     # lifeline ends us
     while True:
@@ -186,9 +186,6 @@ def _redirect_output(logs: Sequence[Path]) -> None:
         log = private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, fd)
         os.close(log)
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
     sys.stdout, sys.stderr = (
         os.fdopen(fd, "w", buffering=1, closefd=False, errors="replace") for fd in (1, 2)
     )
@@ -196,11 +193,13 @@ def _redirect_output(logs: Sequence[Path]) -> None:
 
 
 class Control:
-    """The supervisor's control of a task, until `end`."""
+    """The supervisor's control of a task, until `end`; `done`: the value of its function has been
+    kept, and it may leave.
+    """
 
     def __init__(self, task: Task, channel: Channel) -> None:
         self._task, self._channel = task, channel
-        self._happened, self._done = threading.Event(), threading.Event()
+        self._happened, self.done = threading.Event(), threading.Event()
         self._due = ("", "")  # what, why
         task.at_fault = self._await
         signal.signal(signal.SIGUSR1, lambda *_: self._raise())
@@ -209,10 +208,6 @@ class Control:
     def end(self) -> None:
         """The task's function has returned: nothing can happen in it any more."""
         signal.signal(signal.SIGUSR1, signal.SIG_IGN)
-
-    def done(self) -> None:
-        """Let the task leave: the value of its function has been kept."""
-        self._done.set()
 
     def _obey(self) -> None:
         while (messages := self._channel.receive()) is not None:
@@ -224,7 +219,7 @@ class Control:
                 if "jitter" in message:
                     self._task.jitter = Jitter.of(message["jitter"])
                 if "leave" in message or message.get("inject") == "exit":
-                    self._done.wait(message.get("leave", 0.0))
+                    self.done.wait(message.get("leave", 0.0))
                     self._task.recorder.flush()
                     leave(0)
                 if "inject" in message:

@@ -41,9 +41,7 @@ def find(spec: RunSpec, together: bool = False) -> tuple[Engine, RunSpec]:
     """
     if spec.engine == "local":
         return LOCAL, spec
-    engine: Engine
-    engine, spec = load(spec.engine.partition(":")[0]).reserve(spec, together)
-    return engine, spec
+    return load(spec.engine.partition(":")[0]).reserve(spec, together)
 
 
 def load(module: str) -> Any:

@@ -16,6 +16,7 @@ tc-tbf(8), tc-netem(8).
 """
 
 import contextlib
+import socket
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -59,13 +60,14 @@ class Hosts:
         self.namespaces: dict[str, int] = {}
         self._queues: dict[str, list[str]] = {}  # interface -> its queueing disciplines
         self._lost: dict[int, float] = {}  # host -> the share of packets that its link loses
-        self._hosts = sorted(set(places.values()))
         self._index: dict[str, int] = {}
-        self._port = {task: f"t{i}" for i, task in enumerate(places)}
+        # task or host -> the end of its line that is at a switch
+        self._ends = {task: f"t{i}" for i, task in enumerate(places)}
+        self._ends |= {host_name(host): f"dn{host}" for host in links}
         with _routes() as routes:
             self._add(routes, "core", kind="bridge")
-            for host in self._hosts:
-                self._add_host(routes, host, links[host])
+            for host, link in links.items():
+                self._add_host(routes, host, link)
             for task in places:
                 self._add_task(routes, task)
 
@@ -92,10 +94,9 @@ class Hosts:
     def traffic(self, at: float) -> list[Traffic]:
         """Return the kernel's counts of what each task and each host has sent and received."""
         counters = psutil.net_io_counters(pernic=True, nowrap=False)
-        ends = self._port | {host_name(host): f"dn{host}" for host in self._hosts}
-        return [  # read at the switch's end of each line: what that has received was sent
+        return [  # what the switch's end of a line has received was sent
             Traffic(who, c.bytes_recv, c.bytes_sent, c.packets_recv, c.packets_sent, at)
-            for who, c in ((who, counters[end]) for who, end in ends.items())
+            for who, c in ((who, counters[end]) for who, end in self._ends.items())
         ]
 
     @property
@@ -112,20 +113,20 @@ class Hosts:
         up, down = f"up{host}", f"dn{host}"
         self._add(routes, f"host{host}", kind="bridge")
         self._add(routes, up, kind="veth", master=self._index[f"host{host}"], peer={"ifname": down})
-        self._index[down] = _index(routes, down)
+        self._index[down] = socket.if_nametoindex(down)
         routes.link("set", index=self._index[down], master=self._index["core"], state="up")
         self._shape(routes, host, link)
 
     def _add_task(self, routes: Any, task: str) -> None:
         self.namespaces[task] = there = namespaces.another()
+        switch, end = f"host{self.places[task]}", {"ifname": INTERFACE, "net_ns_fd": there}
+        # `routes` stays with the namespace that it was opened in
+        self._add(routes, self._ends[task], kind="veth", master=self._index[switch], peer=end)
         with _routes() as inner:
-            namespaces.enter(self.core)
-            switch, end = f"host{self.places[task]}", {"ifname": INTERFACE, "net_ns_fd": there}
-            master = self._index[switch]
-            self._add(routes, self._port[task], kind="veth", master=master, peer=end)
-            index = _index(inner, INTERFACE)
+            index = socket.if_nametoindex(INTERFACE)
             inner.addr("add", index=index, address=self.addresses[task], prefixlen=PREFIX)
             inner.link("set", index=index, state="up")
+        namespaces.enter(self.core)
 
     def _shape(self, routes: Any, host: int, link: Link) -> None:
         """Hold both ends of a host's line to its link's rate, delay what leaves the host, and drop
@@ -190,7 +191,3 @@ def _routes() -> Any:
     from pyroute2 import IPRoute  # it is for Linux only
 
     return IPRoute()
-
-
-def _index(routes: Any, name: str) -> int:
-    return int(routes.link_lookup(ifname=name)[0])

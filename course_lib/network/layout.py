@@ -11,8 +11,6 @@ sends.
 import contextlib
 import fcntl
 import itertools
-import mmap
-import os
 import socket
 import sys
 import time
@@ -126,7 +124,7 @@ _PATIENCE = 0.1  # seconds: a process that is paused while it reserves must not 
 def lay(path: Path, links: Mapping[int, Link]) -> None:
     """Make the file that tells all processes of a run the link of each host."""
     path.touch(mode=0o600)
-    os.truncate(path, 4 * np.dtype(np.float64).itemsize * (max(links) + 1))
+    np.zeros((max(links) + 1, 4)).tofile(path)
     with contextlib.closing(Wires(path)) as wires:
         for host, link in links.items():
             wires.change(host, link)
@@ -136,9 +134,9 @@ class Wires:
     """The links of all hosts of a run, seen from one process, in the file that `lay` made."""
 
     def __init__(self, path: Path) -> None:
-        with path.open("r+b") as file:
-            self._fd = os.dup(file.fileno())
-        self._hosts = np.frombuffer(mmap.mmap(self._fd, 0), np.float64).reshape(-1, 4)
+        self._file = path.open("r+b")
+        # a plain array on the shared memory: each access to a memmap itself takes longer
+        self._hosts = np.asarray(np.memmap(self._file, np.float64)).reshape(-1, 4)
 
     def change(self, host: int, link: Link) -> None:
         """Give a host another link, from now on."""
@@ -158,7 +156,7 @@ class Wires:
             return float(max(here[_UP], there[_DOWN]) + here[_DELAY])
 
     def close(self) -> None:
-        os.close(self._fd)
+        self._file.close()
 
     @contextlib.contextmanager
     def _reserving(self) -> Iterator[None]:
@@ -166,10 +164,10 @@ class Wires:
         deadline = time.monotonic() + _PATIENCE
         while time.monotonic() < deadline:
             with contextlib.suppress(BlockingIOError):
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             time.sleep(50e-6)
         try:
             yield
         finally:
-            fcntl.flock(self._fd, fcntl.LOCK_UN)
+            fcntl.flock(self._file, fcntl.LOCK_UN)

@@ -25,7 +25,7 @@ def test_each_worker_has_a_gpu_of_its_own_where_its_framework_can_use_one(
     monkeypatch: pytest.MonkeyPatch,
     build: tuple[str, ...],
 ) -> None:
-    monkeypatch.setattr("course_lib.engines.ray.cluster.cuda_frameworks", lambda: build)
+    monkeypatch.setattr("course_lib.engines.ray.engine.cuda_frameworks", lambda: build)
     spec = RunSpec(workers=4, ps=1, framework="torch", engine=f"ray:{cluster}").complete()
     engine, placed = engines.find(spec)
     try:

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 
 from course_lib import hardware, launch
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware import Capability, Gpu, Machine, Reason, limits
+from course_lib.hardware import Capability, Machine, Reason, limits
+from course_lib.hardware.limits import Gpu
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.gate import Request
 from tests.made_up import GB, LAPTOP
@@ -434,7 +435,7 @@ def test_every_row_has_something_to_say_in_a_sentence(machine: Machine) -> None:
 
 
 def test_gigabytes_are_those_of_container_limits() -> None:
-    assert hardware.gigabytes(2 * GB) == "2.0 GB"
+    assert limits.gigabytes(2 * GB) == "2.0 GB"
     assert (
         "4.0 GB free of 8.0 GB"
         in dict((what, value) for what, value, _ in hardware.machine_rows(LAPTOP))["memory"]

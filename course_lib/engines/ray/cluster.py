@@ -17,15 +17,11 @@ import ray.exceptions
 from ray._private.services import canonicalize_bootstrap_address as _canonical
 from ray._private.services import get_node_to_connect_for_driver
 from ray.util import placement_group, placement_group_table, remove_placement_group
-from ray.util.scheduling_strategies import (
-    NodeAffinitySchedulingStrategy,
-    PlacementGroupSchedulingStrategy,
-)
+from ray.util import scheduling_strategies as scheduling
 
 from course_lib.engines.ray import raylets
 from course_lib.engines.ray.node import RayNode
 from course_lib.errors import SpecError, Unavailable
-from course_lib.hardware.limits import cuda_frameworks
 from course_lib.spec.run_spec import RunSpec
 from course_lib.text import count
 
@@ -155,11 +151,6 @@ def free(what: str) -> float:
     return float(ray.available_resources().get(what, 0))
 
 
-def has_gpus(spec: RunSpec) -> bool:
-    """Return whether each worker gets a GPU: its framework can use one, and enough are free."""
-    return spec.framework in cuda_frameworks() and free("GPU") >= spec.workers
-
-
 def place(
     spec: RunSpec, gpus: bool, together: bool = False
 ) -> tuple[Any, RunSpec, dict[str, str], list[list[str]]]:
@@ -206,7 +197,7 @@ def actor_on(id: str) -> Any:
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(actor.clock.remote(), timeout=SILENT)
                 return actor
-        at = NodeAffinitySchedulingStrategy(id, soft=False)
+        at = scheduling.NodeAffinitySchedulingStrategy(id, soft=False)
         groups = {"orders": 1, "hear": 64, "clock": 1}
         remote: Any = ray.remote  # its types know nothing of groups
         made = remote(num_cpus=0, concurrency_groups=groups, scheduling_strategy=at)(RayNode)
@@ -241,19 +232,12 @@ def take_gpus(
     """
     remote: Any = ray.remote  # its types do not know that a method has one
     workers = [[task for task in crew if task.startswith("worker")] for crew in crews]
-    seats = {
-        i: remote(Seat)
-        .options(
-            num_cpus=0,
-            num_gpus=len(crew),
-            scheduling_strategy=PlacementGroupSchedulingStrategy(
-                group, placement_group_bundle_index=i
-            ),
-        )
-        .remote()
-        for i, crew in enumerate(workers)
-        if crew
-    }
+    seats = dict[int, Any]()
+    for i, crew in enumerate(workers):
+        if crew:
+            at = scheduling.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=i)
+            made = remote(num_cpus=0, num_gpus=len(crew), scheduling_strategy=at)(Seat)
+            seats[i] = made.remote()
     try:
         reserved = ray.get([seat.gpus.remote() for seat in seats.values()], timeout=timeout)
     except ray.exceptions.GetTimeoutError:

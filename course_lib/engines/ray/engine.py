@@ -16,17 +16,7 @@ from course_lib.cluster.node import Report
 from course_lib.cluster.pipes import Channel, pair
 from course_lib.cluster.supervisor import Supervisor
 from course_lib.engines import Engine
-from course_lib.engines.ray.cluster import (
-    ADVICE,
-    SILENT,
-    connect,
-    give_back,
-    has_gpus,
-    in_time,
-    place,
-    stands,
-    take_gpus,
-)
+from course_lib.engines.ray import cluster
 from course_lib.engines.ray.link import BEGIN, Link, RayNodeOf, answers, check_versions, nodes_of
 from course_lib.engines.ray.parcels import Parcel, own_code
 from course_lib.engines.ray.remote import Away
@@ -54,14 +44,15 @@ class RayEngine(Engine):
     """
 
     def __init__(self, spec: RunSpec, address: str | None, together: bool = False) -> None:
-        connect(address)
-        gpus = has_gpus(spec)
-        self.group, self.spec, ids, self.crews = place(spec, gpus, together)
+        cluster.connect(address)
+        # one for each worker, or none
+        gpus = spec.framework in cuda_frameworks() and cluster.free("GPU") >= spec.workers
+        self.group, self.spec, ids, self.crews = cluster.place(spec, gpus, together)
         self._devices: Mapping[str, str] = {}
         self._moving = 0.0  # since when Ray looks for another node
         try:
             if gpus:
-                self._seats, self._devices = take_gpus(self.group, self.crews, BEGIN)
+                self._seats, self._devices = cluster.take_gpus(self.group, self.crews, BEGIN)
             self.nodes = nodes_of(ids)
             check_versions(self.nodes)
         except BaseException:
@@ -71,7 +62,7 @@ class RayEngine(Engine):
     def release(self) -> None:
         group, self.group = self.group, None
         if group:
-            give_back(group)
+            cluster.give_back(group)
 
     def machine(self, here: Machine) -> Machine:
         """Return what Ray has reserved for the workers; no more is known of the nodes."""
@@ -115,32 +106,25 @@ class RayEngine(Engine):
             if orders := channel.receive():
                 first, *more = orders
                 files = RunDir(first["start"])
-                links: list[Link] = []
 
                 def reach(selector: Any, report: Report, tasks: Sequence[str]) -> dict[str, Away]:
-                    nodes = self._moved(tasks) if links else self.nodes
-                    for link in links if nodes else ():
-                        if set(link.node.tasks) & set(tasks):
-                            link.close()
+                    nodes = self._moved(tasks) if supervisor.nodes else self.nodes
                     nodes_by_task = dict[str, Away]()
                     for node, opened in zip(nodes, self._open(files, nodes, timeout), strict=True):
-                        link = Link(node, files)
-                        links.append(link)
-                        away = Away(node.name, opened, link.channel, selector, report)
+                        ours, theirs = pair()
+                        Link(node, files, theirs)
+                        away = Away(node.name, opened, ours, selector, report)
                         nodes_by_task |= dict.fromkeys(node.tasks, away)
                     return nodes_by_task
 
-                try:
-                    Supervisor(channel, files, reach).supervise(more)
-                finally:
-                    for link in links:
-                        link.close()
+                supervisor = Supervisor(channel, files, reach)
+                supervisor.supervise(more)
         except Unavailable as error:
             channel.post(unavailable=error.parts)
         except Exception as error:
             what = "the run on the Ray cluster"
             why = f"{type(error).__name__}: {error}"
-            channel.post(unavailable=(what, why, ADVICE))
+            channel.post(unavailable=(what, why, cluster.ADVICE))
         finally:
             channel.settle()
             channel.close()
@@ -155,14 +139,14 @@ class RayEngine(Engine):
 
         def moved() -> list[RayNodeOf]:
             where = placement_group_table(self.group)["bundles_to_node_id"]
-            if not all(stands(where.get(i)) for i in mine):
+            if not all(cluster.stands(where.get(i)) for i in mine):
                 return []
             return nodes_of({task: where[i] for i in mine for task in self.crews[i]}, self.nodes)
 
         names = ", ".join(node.name for node in self.nodes if set(node.tasks) & set(tasks))
-        if (nodes := in_time(moved, ANSWER)) is None:
+        if (nodes := cluster.in_time(moved, ANSWER)) is None:
             why = f"{names} was lost, and Ray does not answer"
-            raise Unavailable(_RESTART, why, ADVICE)
+            raise Unavailable(_RESTART, why, cluster.ADVICE)
         if nodes:
             check_versions(nodes)
             self.nodes, self._moving = [*self.nodes, *nodes], 0.0
@@ -192,7 +176,7 @@ class RayEngine(Engine):
             facts = {"address": node.address, "offset": node.offset, "sys_path": folders}
             run = node.run, record, {**facts, "temporary": True}, node.tasks
             calls.append(node.actor.open.remote(*run, timeout, str(files.path)))
-        opened = answers(nodes, calls, timeout + SILENT)
+        opened = answers(nodes, calls, timeout + cluster.SILENT)
         if self.spec.checkpoint_every or self.spec.resume:
             blind = [n.name for n, (_, shared) in zip(nodes, opened, strict=True) if not shared]
             if blind:

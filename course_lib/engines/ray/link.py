@@ -14,7 +14,6 @@ from typing import Any
 import ray
 import ray.exceptions
 
-from course_lib.cluster.pipes import pair
 from course_lib.engines.ray.cluster import ADVICE, SILENT, WHAT, actor_on
 from course_lib.engines.ray.node import versions
 from course_lib.engines.ray.parcels import Parcels
@@ -79,33 +78,31 @@ def nodes_of(ids: Mapping[str, str], known: Sequence[RayNodeOf] = ()) -> list[Ra
 
 
 class Link:
-    """The channel of an `Away` joined to the node's actor, from which the record comes as well."""
+    """Joins `theirs`, the other end of an `Away`'s channel, to the node's actor, from which the
+    record comes as well. It ends when the supervisor closes its end, or when the node is lost.
+    """
 
-    def __init__(self, node: RayNodeOf, files: RunDir) -> None:
-        self.node, self.files, self.run = node, files, node.run
-        self.channel, self._theirs = pair()
+    def __init__(self, node: RayNodeOf, files: RunDir, theirs: socket.socket) -> None:
+        self.node, self.files, self.run, self._theirs = node, files, node.run, theirs
         self._parcels = Parcels(files)
         self._beats = Beats(files.beats, files.spec.tasks)
         for what in (self._bring, self._send):
             name = f"lockstep-{node.name}"
             threading.Thread(target=what, name=name, daemon=True).start()
 
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._theirs.shutdown(socket.SHUT_RDWR)
-        with contextlib.suppress(Exception):
-            self.node.actor.close.remote(self.run)
-
     def _send(self) -> None:
-        """Pass the supervisor's orders on."""
+        """Pass the supervisor's orders on; after the last one, the run is over on this node."""
         with contextlib.suppress(OSError):
             while lines := self._theirs.recv(1 << 20):
                 self.node.actor.order.remote(self.run, lines, [])
+        with contextlib.suppress(Exception):  # the cluster may be gone
+            self.node.actor.close.remote(self.run)
 
     def _bring(self) -> None:
         """Bring what the node tells, until it is gone."""
         due = (heard := own()) + EVERY
-        try:
+        # at an error the node is lost, or nobody listens any more
+        with contextlib.suppress(OSError, Unavailable, ray.exceptions.RayError):
             while True:
                 hear = self.node.actor.hear.remote(self.run)
                 messages, parcels, beats = ray.get(hear, timeout=SILENT)
@@ -125,8 +122,6 @@ class Link:
                     due = own() + EVERY
                     line = b'{"do": "clock", "offset": %r}\n' % self.node.offset
                     self.node.actor.order.remote(self.run, line, [])
-        except (OSError, Unavailable, ray.exceptions.RayError):
-            pass  # the node is lost, or nobody listens any more
         with contextlib.suppress(OSError):
             self._theirs.sendall(b'{"until": %.3f}\n' % (heard - self.files.facts.origin))
             self._theirs.shutdown(socket.SHUT_RDWR)

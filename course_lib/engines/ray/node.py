@@ -65,7 +65,6 @@ class Place:
         self.parcels = Parcels(files, tasks)
         self.beats = Beats(files.beats, files.spec.tasks)
         self.tasks = tasks
-        self.turn = threading.Lock()
         self.asked = own()  # when the driver asked last
 
 
@@ -160,23 +159,23 @@ class RayNode:
     @ray.method(concurrency_group="hear")
     def hear(self, run: str) -> tuple[bytes | None, list[Parcel], dict[str, bytes]]:
         """Return messages of the node's process, new parts of the record, and the beats: at once if
-        there is news, else after a while. None: it is gone, and this was the last of it.
+        there is news, else after a while. None: it is gone, and this was the last of it. Nobody but
+        the run's link asks, and it asks again when it has the answer.
         """
         if not (place := self._runs.get(run)):
             return None, [], {}
         place.asked = own()
-        with place.turn:
-            messages: bytes | None = b""
-            if ready(place.channel, PERIOD):
-                try:
-                    messages = place.channel.sock.recv(1 << 20) or None
-                except ConnectionError:
-                    messages = None
-            beats = {task: place.beats.slot(task) for task in place.tasks}
-            parcels = place.parcels.new()
-            if messages is None:
-                self.close(run)
-            return messages, parcels, beats
+        messages: bytes | None = b""
+        if ready(place.channel, PERIOD):
+            try:
+                messages = place.channel.sock.recv(1 << 20) or None
+            except ConnectionError:
+                messages = None
+        beats = {task: place.beats.slot(task) for task in place.tasks}
+        parcels = place.parcels.new()
+        if messages is None:
+            self.close(run)
+        return messages, parcels, beats
 
     def close(self, run: str) -> None:
         """Forget a run; its processes end with the channel."""

@@ -6,6 +6,7 @@ A learner's own modules travel as well, since tasks import them as they do here:
 along as they are now, so that one that was changed is changed there too.
 """
 
+import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -52,10 +53,8 @@ class Parcels:
                 inner = path.relative_to(self._root)
                 if "tmp" in inner.parts[2:3] or path.name.startswith("."):
                     continue
-                try:
+                with contextlib.suppress(FileNotFoundError):  # gone meanwhile
                     parcels += self._parcels_of(path, str(inner))
-                except FileNotFoundError:  # gone meanwhile
-                    continue
         return parcels
 
     def keep(self, parcels: Iterable[Parcel]) -> None:

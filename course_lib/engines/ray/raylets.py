@@ -1,6 +1,6 @@
 """A Ray cluster on this machine: several raylets, each a node to Ray. All are at 127.0.0.1; or, if
 the links between them are to be slow, each is in a network namespace of its own, with a link that
-Linux holds to its rate. Then a driver has to be in the first node's namespace, see `entered`.
+Linux holds to its rate. Then a driver has to be in the first node's namespace, see `enter`.
 
     shell --- lockstep cluster up
                   keeper --- holder --- gcs_server, raylets --- their workers
@@ -31,7 +31,7 @@ import psutil
 
 from course_lib import hardware
 from course_lib.cluster import keeper, nursery
-from course_lib.cluster.pipes import Channel, pair, ready
+from course_lib.cluster.pipes import Channel, ready
 from course_lib.errors import Unavailable
 from course_lib.hardware.machine import network_parts
 from course_lib.network import namespaces
@@ -89,17 +89,12 @@ class Cluster:
         here = Path("/proc/self/ns/net")
         return not self.namespace or here.stat().st_ino == self.namespace[1]
 
-    def entered(self, command: list[str]) -> list[str]:
-        """A command that runs `command` where the nodes can be reached."""
-        if not self.namespace or self.reached:
-            return command
-        where = str(self.holder), str(self.namespace[0])
-        return [sys.executable, "-I", "-S", namespaces.__file__, *where, *command]
-
     def enter(self, command: list[str]) -> NoReturn:
         """Become another program, which can reach the nodes."""
         os.environ.update(environment(), RAY_ADDRESS=self.address)
-        command = self.entered(command)
+        if self.namespace and not self.reached:
+            where = str(self.holder), str(self.namespace[0])
+            command = [sys.executable, "-I", "-S", namespaces.__file__, *where, *command]
         os.execvp(command[0], command)
 
     def end(self) -> None:
@@ -172,10 +167,8 @@ def up(
             links += f", as {rate.why}"
     plan: dict[str, Any] = {"nodes": nodes, "cpus": cpus, "gpus": gpus, "links": links}
     plan |= {"mbit": mbit if shaped else None, "shell": shell or os.getpid()}
-    channel, theirs = pair()
-    with theirs, contextlib.closing(channel):
-        nursery.popen("ray", "engines.ray.raylets", theirs.fileno(), json.dumps(plan))
-        theirs.close()
+    _, channel = nursery.popen("ray", "engines.ray.raylets", json.dumps(plan))
+    with contextlib.closing(channel):
         deadline = time.monotonic() + PATIENCE
         while ready(channel, deadline - time.monotonic()):
             for message in (messages := channel.receive()) or ():

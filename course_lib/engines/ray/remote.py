@@ -63,10 +63,12 @@ class Away(Node):
         self.channel.post(do="clean")
 
     def close(self) -> None:
-        """End all processes, and wait until the last of the record has come."""
+        """End all processes, and wait until the last of the record has come. Of a node that is lost
+        nothing comes, and it may be closed again, as the one that other tasks were on.
+        """
         self.channel.post(do="close")
         deadline = clock() + FAREWELL
-        while ready(self.channel, deadline - clock()):
+        while not self.lost and ready(self.channel, deadline - clock()):
             if self.channel.receive() is None:
                 break
             self.channel.flush()
