@@ -38,7 +38,6 @@ from course_lib.strategies.tensorflow import models, server
 from course_lib.strategies.tensorflow.models import Optimizer, gradient
 from course_lib.strategies.tensorflow.server import ServersStep, Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after, hold
-from course_lib.workloads.examples import cut
 
 DRAWS = 1000
 """So many random numbers of a layer are told apart in a step."""
@@ -128,21 +127,20 @@ def compute(step: ServersStep, values: list[Any], others: list[Any], batch: Any)
     """The loss of a batch as a sum and a count, the gradients of its mean, and the new `others`:
     computed with these `values` in place of the model's variables, and these others in place of
     those that are not trained.
-
-    With `accumulate`, one part of the batch after the other: the mean of all parts.
     """
-    parts, sums = step.spec.accumulate, list[Any]()
-    for inputs, targets in cut(tf.split, batch, parts):  # (examples / parts, ...) each
-        with tf.control_dependencies(sums), tf.GradientTape() as tape:
+
+    def compute_part(inputs: Any, targets: Any) -> list[Any]:
+        nonlocal others  # each part goes on from those of the part before
+        with tf.GradientTape() as tape:
             tape.watch(values)
             how = models.mode(step.model, training=True)
             outputs, others, own_losses = step.model.stateless_call(
                 values, others, inputs, return_losses=True, **how
             )
             loss = models.total(step.loss_of, outputs, targets, own_losses)
-        made = [loss, *gradient(tape, loss, values, step.of_worker.update)]
-        sums = [a + b for a, b in zip(sums, made, strict=True)] if sums else made
-    loss, *gradients = (each / parts for each in sums)
+        return [loss, *gradient(tape, loss, values, step.of_worker.update)]
+
+    loss, *gradients = models.in_parts(step.spec.accumulate, compute_part, *batch)
     count = models.count_of(loss)
     return models.pair(loss), gradients if count is None else [g / count for g in gradients], others
 
