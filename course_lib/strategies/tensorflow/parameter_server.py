@@ -151,15 +151,15 @@ def pull_others(step: ServersStep, number: Any, share: Any) -> list[Any]:
     Those of random numbers, such as dropout's, lie nowhere: they follow from the run's seed, the
     step and the share, so that they do not depend on who computes it.
     """
-    stored, values = iter(step.others.values()), []
-    for variable in step.model.non_trainable_variables:
-        if models.is_seed(variable):
+    values = []
+    for i, variable in enumerate(step.model.non_trainable_variables):
+        if i in step.others:
+            values.append(step.others[i].read_value())
+        else:
             with tf.init_scope():  # its value is read now, not in the graph
                 seed = models.seed_of(variable.numpy(), step.spec.seed)
             count = (number * step.spec.workers + share) * DRAWS
             values.append(tf.stack([tf.constant(seed, tf.int64), count]))
-        else:
-            values.append(next(stored).read_value())
     return values
 
 
@@ -168,13 +168,8 @@ def push_others(step: ServersStep, share: Any, before: list[Any], changed: list[
     moving means of batch normalisation; what the other shares made of them is dropped. It is done
     before the gradients are sent, so that no later step begins without it where all wait for them.
     """
-    every = zip(step.model.non_trainable_variables, before, changed, strict=True)
-    pairs = [(old, new) for variable, old, new in every if not models.is_seed(variable)]
-    stores = [
-        (variable, new)
-        for variable, (old, new) in zip(step.others.values(), pairs, strict=True)
-        if new is not old  # a frozen weight
-    ]
+    its = step.others.items()
+    stores = [(each, changed[i]) for i, each in its if changed[i] is not before[i]]  # not frozen
 
     def store() -> Any:
         with tf.control_dependencies([variable.assign(new) for variable, new in stores]):

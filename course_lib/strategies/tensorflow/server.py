@@ -174,8 +174,8 @@ class ServersStep(KerasStep):
     length as there are ps. So every ps holds, sends and receives the same number of bytes, however
     unequal the layers are. (In the strategy's scope TensorFlow would put whole variables, or rows
     of them, on the ps in turn.) What is not trained, such as the moving means of batch
-    normalisation and frozen weights, lies whole on the first ps: the `others`, by name; `kept` are
-    the chief's own.
+    normalisation and frozen weights, lies whole on the first ps: the `others`, by their number
+    among the model's variables that are not trained; `kept` are the chief's own.
 
     `coordinator` hands out steps; `loops` is what the ps do beside them. `of_worker` are the bytes
     that a worker needs in a step, by kind. The model itself is the chief's, which measures with it.
@@ -194,9 +194,9 @@ class ServersStep(KerasStep):
                 state = self.optimizer.state_of(values)
             self.shards.append(Shard(f"ps:{k}", values, version, state))
         every = enumerate(self.model.non_trainable_variables)
-        self.kept = {f"other {i} of 0": each for i, each in every if not models.is_seed(each)}
+        self.kept = {i: each for i, each in every if not models.is_seed(each)}
         with tf.device(self.shards[0].values.device):
-            self.others = {name: tf.Variable(each.numpy()) for name, each in self.kept.items()}
+            self.others = {i: tf.Variable(each.numpy()) for i, each in self.kept.items()}
         self.restore()
 
     def cut(self, tensors: Sequence[Any]) -> Any:
@@ -261,7 +261,8 @@ class ServersStep(KerasStep):
     def save_state(self, part: Path) -> None:
         self.updates = int(self.shards[0].version)
         slots = (self.together([piece.read_value() for piece in slot]) for slot in self._slots())
-        steps.save_variables(part, steps.ALIKE, steps.named(slots) | self.others)
+        others = {f"other {i} of 0": each for i, each in self.others.items()}
+        steps.save_variables(part, steps.ALIKE, steps.named(slots) | others)
 
     def load_state(self, part: Path) -> None:
         kept = steps.load_variables(part.parent)
@@ -270,8 +271,8 @@ class ServersStep(KerasStep):
                 whole.assign(kept[f"variable {i} slot {k}"])  # which compares their shapes
             for variable, piece in zip(slot, self.cut(self.variables), strict=True):
                 variable.assign(piece)
-        for name, variable in self.others.items():
-            variable.assign(kept[name])
+        for i, variable in self.others.items():
+            variable.assign(kept[f"other {i} of 0"])
         for shard in self.shards:
             shard.version.assign(self.updates)
 
