@@ -22,10 +22,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -41,7 +40,7 @@ from course_lib.strategies.tensorflow import models, steps
 from course_lib.strategies.tensorflow.models import bytes_of
 from course_lib.strategies.tensorflow.steps import KerasStep, bytes_on, pack, unpack
 from course_lib.workloads import order
-from course_lib.workloads.examples import leaves, mapped, numbered
+from course_lib.workloads.examples import leaves, mapped
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
 POLL = 0.05  # seconds between two looks at the files of others
@@ -127,13 +126,10 @@ def fetch(task: Task, failures: list[Exception], work: np.ndarray) -> list[np.nd
 def examples(spec: Any, work: Any) -> Any:
     """In the graph: inputs and targets of the share that `work` is, [step, share, ahead]."""
     like = workloads.load(spec).train.take([0])
-    kinds = list(leaves(like).values())
-    arrays = on_worker(EXAMPLES, [work], [each.dtype for each in kinds])
-
-    def shaped(array: np.ndarray, number: int) -> Any:
-        return tf.ensure_shape(arrays[number], (spec.per_worker_batch, *array.shape[1:]))
-
-    return mapped(shaped, like, numbered(like))
+    kinds = [each.dtype for each in leaves(like).values()]
+    arrays = iter(on_worker(EXAMPLES, [work], kinds))  # in the order of the leaves
+    count = spec.per_worker_batch
+    return mapped(lambda one: tf.ensure_shape(next(arrays), (count, *one.shape[1:])), like)
 
 
 def sleep(task: Task, step: np.ndarray, busy: np.ndarray) -> float:
@@ -155,8 +151,7 @@ def device_time(step: Any, since: Any, until: Any) -> Any:
 # --- the model, in shards ---
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """The part of one ps: a piece of the parameters, its `values`, the optimizer's `state` for
     them, and a `version` that counts their updates.
     """
