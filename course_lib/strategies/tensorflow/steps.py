@@ -257,7 +257,7 @@ class ReplicasStep(KerasStep):
         self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.scaling = tf.Variable(self.scale.value, trainable=False) if self.scale.on else None
         self.seen: list[Any] = []  # in the graph: what was seen of the mean gradients
-        if self.model.non_trainable_variables:
+        if self.apart or self.model.non_trainable_variables:
             self.writers = [f"worker:{k}" for k in range(self.spec.workers)]
         # The replicas of all tasks, which are built alike, get seeds of their own, for dropout and
         # the like. A state counts its draws, so each step has other random numbers.
