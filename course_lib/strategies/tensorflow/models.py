@@ -343,6 +343,16 @@ def gradient(tape: Any, loss: Any, variables: Any, note: Any, scale: Any = None)
     return gradients
 
 
+def loss_and_gradients(
+    model: keras.Model, loss_of: Any, note: Any, inputs: Any, targets: Any, scale: Any = None
+) -> list[Any]:
+    """In a graph: the loss of a batch, and after it the `gradient` of each trained variable."""
+    with tf.GradientTape() as tape:
+        outputs = model(inputs, **mode(model, training=True))
+        loss = total(loss_of, outputs, targets, model.losses)
+    return [loss, *gradient(tape, loss, variables_of(model), note, scale)]
+
+
 # --- multiplications in a graph ---
 
 

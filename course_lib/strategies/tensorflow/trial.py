@@ -14,7 +14,7 @@ from course_lib.errors import trying
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.strategy import per_example
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.models import gradient, needed
+from course_lib.strategies.tensorflow.models import needed
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
 from course_lib.workloads.examples import first_leaf, leaves, mapped, shapes
@@ -114,16 +114,13 @@ def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int, b
     and whether it draws random numbers whose state is not the model's.
     """
     examples = workload.train.take(slice(2))
-    counted, kept = dict[str, int](), dict[int, int]()
+    counted, kept, loss_of = dict[str, int](), dict[int, int](), models.loss_of(workload)
 
     @tf.function(autograph=False)
     def graph(inputs: Any, targets: Any) -> Any:
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, **models.mode(model, training=True))
-            loss = models.total(models.loss_of(workload), outputs, targets, ())
-        gradients = gradient(tape, loss, models.variables_of(model), counted.update)
-        counted["products"] = needed([loss, *gradients], set())
-        return gradients
+        made = models.loss_and_gradients(model, loss_of, counted.update, inputs, targets)
+        counted["products"] = needed(made, set())
+        return made
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         for times in (2, 1):  # `counted` is of the last
