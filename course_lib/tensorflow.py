@@ -63,10 +63,7 @@ class Step(ReplicasStep):
         """Update all variables by these mean gradients, as the run's optimizer does. `loss`: that
         of the same examples. In float16 the update is skipped if a gradient is infinite or NaN.
         """
-        seen = self._descend(loss, list(gradients)).numpy()
-        if self.scale.on:
-            self.finite(*seen)
-            self._scale()
+        self.adjust_scale(*self._descend(loss, list(gradients)).numpy())
 
     def _update(self, loss: Any, gradients: list[Any]) -> Any:
         done = descend(self, loss, gradients)
