@@ -290,16 +290,14 @@ class Optimizer(optimizers.Optimizer):
 # --- gradients in float16 ---
 
 
-def norm(gradients: Sequence[Any]) -> Any:
-    """The norm over all entries of the gradients: infinite or NaN if one of them is."""
-    return tf.sqrt(sum(tf.reduce_sum(tf.square(each)) for each in gradients))
-
-
 def seen(gradients: Sequence[Any]) -> Any:
-    """The norm of gradients and the share of their entries that are exactly zero, float64 (2,)."""
+    """The norm over all entries of the gradients, infinite or NaN if one of them is, and the share
+    of those that are exactly zero: float64 (2,).
+    """
+    norm = tf.linalg.global_norm(gradients)
     zeros = sum(tf.reduce_sum(tf.cast(tf.equal(each, 0), tf.float64)) for each in gradients)
     entries = sum(each.shape.num_elements() for each in gradients)
-    return tf.stack([tf.cast(norm(gradients), tf.float64), zeros / entries])
+    return tf.stack([tf.cast(norm, tf.float64), zeros / entries])
 
 
 # --- memory of a graph ---
