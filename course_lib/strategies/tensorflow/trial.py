@@ -11,7 +11,6 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
-from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.strategy import per_example
 from course_lib.strategies.tensorflow import models
 from course_lib.strategies.tensorflow.models import needed
@@ -42,8 +41,9 @@ def sketch(task: Task) -> Sketch:
     use("cpu")
     keras.config.disable_traceback_filtering()  # it wraps errors in pages of text
     workload, spec = workloads.load(task.spec), task.spec
-    model = built(workload, spec)
-    one_step(workload, model, spec.precision)
+    with models.policy(spec.precision):
+        model = built(workload, spec.seed)
+        one_step(workload, model)
     flops, activations, copies, loose = in_a_graph(workload, model)
     x, y = workload.train.take(workload.train.spread(32))
     made = mapped(tf.constant, (models.outputs_of(model, x), y))
@@ -66,24 +66,23 @@ def sketch(task: Task) -> Sketch:
     )
 
 
-def built(workload: Workload, spec: RunSpec) -> keras.Model:
+def built(workload: Workload, seed: int) -> keras.Model:
     """The model that its builder returns."""
     if isinstance(workload.tensorflow, keras.Model):
         raise ValueError("tensorflow is a model: give a function, such as lambda: ...")
-    with trying("its tensorflow builder fails"), models.policy(spec.precision):
-        model = models.from_builder(workload, spec.seed)
+    with trying("its tensorflow builder fails"):
+        model = models.from_builder(workload, seed)
     if not isinstance(model, keras.Model):
         raise ValueError(f"its tensorflow builder returns {kind_of(model)}, no keras.Model")
     return model
 
 
-def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
+def one_step(workload: Workload, model: keras.Model) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
     given = f"the inputs of two examples, of shape {shapes(inputs)}"
     with trying(f"its model cannot take {given}"), tf.GradientTape() as tape:
-        with models.policy(precision):
-            models.with_variables(model, workload)
+        models.with_variables(model, workload)
         outputs = model(mapped(tf.constant, inputs), **models.mode(model, training=True))
     for name, each in leaves(outputs, "outputs").items():
         if not tf.is_tensor(each):
