@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.collectives import build
+from course_lib.strategies.tensorflow.models import mean_of
 from course_lib.strategies.tensorflow.steps import ReplicasStep, use
 from course_lib.strategies.tensorflow.training import descend, gradients_of
 
@@ -26,10 +27,9 @@ class Step(ReplicasStep):
 
     def __init__(self, task: Task, apart: bool = False) -> None:
         use(task.device)
+        self.apart = apart
         super().__init__(task, tf.distribute.get_strategy())
-        self.apart, self.spread = apart, 0.0
-        if apart:
-            self.writers = [f"worker:{k}" for k in range(self.spec.workers)]
+        self.spread = 0.0
         self._gradients = tf.function(gradients_of(self), autograph=False)
         self._descend = tf.function(self._update, autograph=False)
         self._exchange: Any = None
@@ -63,10 +63,7 @@ class Step(ReplicasStep):
         """Update all variables by these mean gradients, as the run's optimizer does. `loss`: that
         of the same examples. In float16 the update is skipped if a gradient is infinite or NaN.
         """
-        seen = self._descend(loss, list(gradients)).numpy()
-        if self.scale.on:
-            self.finite(*seen)
-            self._scale()
+        self.adjust_scale(*self._descend(loss, list(gradients)).numpy())
 
     def _update(self, loss: Any, gradients: list[Any]) -> Any:
         done = descend(self, loss, gradients)
@@ -75,6 +72,4 @@ class Step(ReplicasStep):
 
     def done(self, loss: Any = None) -> None:
         """The step is over. `loss`: as `backward` returns it, of what this task knows."""
-        numbers = None if loss is None else np.ravel(loss)
-        mean = numbers if numbers is None else float(numbers[0] / (numbers[1:].sum() or 1.0))
-        super().done(mean)
+        super().done(None if loss is None else float(mean_of(tf.convert_to_tensor(loss))))

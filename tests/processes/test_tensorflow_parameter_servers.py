@@ -312,14 +312,14 @@ def test_gradients_that_a_lost_worker_had_pushed_already_are_not_applied_again()
         optimizer = Optimizer(task.spec)
         state = optimizer.state_of(values)
         shard = Shard("ps:0", values, version, state)
-        applied = page.made_by(task.spec, shard)
+        applier = page.Applier(shard, task.spec, optimizer)
 
         @tf.function(autograph=False)
-        def push(which):
-            step, ones = tf.constant(0, tf.int64), tf.constant([1.0, 1.0])
-            return page.apply_once(shard, applied, which, step, ones, optimizer)
+        def push(step):
+            share, ones = tf.constant(0, tf.int64), tf.constant([1.0, 1.0])
+            return applier.push(step, share, ones, tf.constant(1.0))
 
-        told = [push(tf.constant(which, tf.int64)).numpy() for which in (0, 2, 0, 2, 1)]
+        told = [push(tf.constant(step, tf.int64)).numpy() for step in (0, 2, 0, 2, 1)]
         return [row[:2].tolist() for row in told], values.numpy().tolist(), int(version)
 
     fields: dict[str, Any] = {"steps": 3, "optimizer": "momentum", "learning_rate": 0.5}

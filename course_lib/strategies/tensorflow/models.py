@@ -290,16 +290,14 @@ class Optimizer(optimizers.Optimizer):
 # --- gradients in float16 ---
 
 
-def norm(gradients: Sequence[Any]) -> Any:
-    """The norm over all entries of the gradients: infinite or NaN if one of them is."""
-    return tf.sqrt(sum(tf.reduce_sum(tf.square(each)) for each in gradients))
-
-
 def seen(gradients: Sequence[Any]) -> Any:
-    """The norm of gradients and the share of their entries that are exactly zero, float64 (2,)."""
+    """The norm over all entries of the gradients, infinite or NaN if one of them is, and the share
+    of those that are exactly zero: float64 (2,).
+    """
+    norm = tf.linalg.global_norm(gradients)
     zeros = sum(tf.reduce_sum(tf.cast(tf.equal(each, 0), tf.float64)) for each in gradients)
     entries = sum(each.shape.num_elements() for each in gradients)
-    return tf.stack([tf.cast(norm(gradients), tf.float64), zeros / entries])
+    return tf.stack([tf.cast(norm, tf.float64), zeros / entries])
 
 
 # --- memory of a graph ---
@@ -341,6 +339,16 @@ def gradient(tape: Any, loss: Any, variables: Any, note: Any, scale: Any = None)
                     kept[tensor.name] = tensor
     note(activations=bytes_of(kept.values()), gradients=bytes_of(gradients))
     return gradients
+
+
+def loss_and_gradients(
+    model: keras.Model, loss_of: Any, note: Any, inputs: Any, targets: Any, scale: Any = None
+) -> list[Any]:
+    """In a graph: the loss of a batch, and after it the `gradient` of each trained variable."""
+    with tf.GradientTape() as tape:
+        outputs = model(inputs, **mode(model, training=True))
+        loss = total(loss_of, outputs, targets, model.losses)
+    return [loss, *gradient(tape, loss, variables_of(model), note, scale)]
 
 
 # --- multiplications in a graph ---

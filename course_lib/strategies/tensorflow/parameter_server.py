@@ -19,7 +19,7 @@ rate: the model moves w times for a batch. A slow worker gets fewer shares and h
 
 When a worker is lost, the coordinator gives its share to another one, and sends it the graphs again
 when it is back (`max_restarts`). It may have pushed its gradients before it could say so; a ps
-knows the shares whose gradients it has (`apply_once`). When a ps is lost, its shard is gone, and
+knows the shares whose gradients it has (`Applier`). When a ps is lost, its shard is gone, and
 all tasks start again from the last checkpoint. While a worker is paused or cut off, no connection
 breaks: the others take all other shares, and the one that it has waits for it.
 
@@ -27,7 +27,7 @@ Source: tf.distribute.ParameterServerStrategy, tf.distribute.coordinator.Cluster
 al., "Large Scale Distributed Deep Networks", NIPS 2012.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -38,16 +38,15 @@ from course_lib.strategies.tensorflow import models, server
 from course_lib.strategies.tensorflow.models import Optimizer, gradient
 from course_lib.strategies.tensorflow.server import ServersStep, Shard, connect, serve
 from course_lib.strategies.tensorflow.steps import after, hold
-from course_lib.workloads.examples import cut
 
 DRAWS = 1000
 """So many random numbers of a layer are told apart in a step."""
 
-Push = Callable[[Shard, Any, Any, Any, Any], Any]
-"""In the graph, `push(shard, number, share, gradients, count)` sends a ps its piece of the mean
-gradients of a share of step `number`, one vector, and what they are the mean over. Returns float64
-[version, count, begun, ended]: the version that the update made, how many workers' gradients went
-into it, and when it began and ended."""
+Push = Callable[[Any, Any, Any, Any], Any]
+"""In the graph, `push(number, share, gradients, count)` sends a ps its piece of the mean gradients
+of a share of step `number`, one vector, and what they are the mean over. Returns float64 [version,
+count, begun, ended]: the version that the update made, how many workers' gradients went into it,
+and when it began and ended."""
 
 
 def worker(task: Task) -> None:
@@ -63,19 +62,13 @@ def ps(task: Task) -> None:
 def chief(task: Task) -> dict[str, Any]:
     """Hand out all steps, and record what became of them."""
     step = connect(task)
-    applied = {shard.task: made_by(task.spec, shard) for shard in step.shards}
-
-    def push(shard: Shard, number: Any, share: Any, gradients: Any, count: Any) -> Any:
-        # whatever step they are of: that decides the learning rate, and nothing else
-        which = number * task.spec.workers + share
-        return apply_once(shard, applied[shard.task], which, number, gradients, step.optimizer)
-
-    return server.train(step, make_step(step, push))
+    appliers = [Applier(shard, task.spec, step.optimizer) for shard in step.shards]
+    return server.train(step, make_step(step, [each.push for each in appliers]))
 
 
-def make_step(step: ServersStep, push: Push) -> Any:
+def make_step(step: ServersStep, pushes: Sequence[Push]) -> Any:
     """The program of a step for one share: `program([step, share, examples read ahead])`, which
-    returns a `report`.
+    returns a `report`. `pushes`: one for each ps.
 
     `after(tensors)` is the time when all of them are ready; `hold(tensors, time)` are the tensors,
     not to be used before that time. So each phase starts when the one before it has ended.
@@ -100,9 +93,8 @@ def make_step(step: ServersStep, push: Push) -> Any:
         with tf.control_dependencies(push_others(step, share, others, changed)):
             gradients = hold(gradients, computed)
         total, count = tf.unstack(loss)
-        pieces = step.cut(gradients)  # for each ps (parameters / ps,)
-        pushes = zip(step.shards, pieces, strict=True)
-        updates = [push(shard, number, share, piece, count) for shard, piece in pushes]
+        pieces = zip(pushes, step.cut(gradients), strict=True)  # for each ps (parameters / ps,)
+        updates = [push(number, share, piece, count) for push, piece in pieces]
 
         times = [begun, pulled, computed, after(updates)]
         return server.report([number, share, worker, total, count, *times, *versions], updates)
@@ -128,21 +120,20 @@ def compute(step: ServersStep, values: list[Any], others: list[Any], batch: Any)
     """The loss of a batch as a sum and a count, the gradients of its mean, and the new `others`:
     computed with these `values` in place of the model's variables, and these others in place of
     those that are not trained.
-
-    With `accumulate`, one part of the batch after the other: the mean of all parts.
     """
-    parts, sums = step.spec.accumulate, list[Any]()
-    for inputs, targets in cut(tf.split, batch, parts):  # (examples / parts, ...) each
-        with tf.control_dependencies(sums), tf.GradientTape() as tape:
+
+    def compute_part(inputs: Any, targets: Any) -> list[Any]:
+        nonlocal others  # each part goes on from those of the part before
+        with tf.GradientTape() as tape:
             tape.watch(values)
             how = models.mode(step.model, training=True)
             outputs, others, own_losses = step.model.stateless_call(
                 values, others, inputs, return_losses=True, **how
             )
             loss = models.total(step.loss_of, outputs, targets, own_losses)
-        made = [loss, *gradient(tape, loss, values, step.of_worker.update)]
-        sums = [a + b for a, b in zip(sums, made, strict=True)] if sums else made
-    loss, *gradients = (each / parts for each in sums)
+        return [loss, *gradient(tape, loss, values, step.of_worker.update)]
+
+    loss, *gradients = models.in_parts(step.spec.accumulate, compute_part, *batch)
     count = models.count_of(loss)
     return models.pair(loss), gradients if count is None else [g / count for g in gradients], others
 
@@ -153,15 +144,15 @@ def pull_others(step: ServersStep, number: Any, share: Any) -> list[Any]:
     Those of random numbers, such as dropout's, lie nowhere: they follow from the run's seed, the
     step and the share, so that they do not depend on who computes it.
     """
-    stored, values = iter(step.others.values()), []
-    for variable in step.model.non_trainable_variables:
-        if models.is_seed(variable):
+    values = []
+    for i, variable in enumerate(step.model.non_trainable_variables):
+        if i in step.others:
+            values.append(step.others[i].read_value())
+        else:
             with tf.init_scope():  # its value is read now, not in the graph
                 seed = models.seed_of(variable.numpy(), step.spec.seed)
             count = (number * step.spec.workers + share) * DRAWS
             values.append(tf.stack([tf.constant(seed, tf.int64), count]))
-        else:
-            values.append(next(stored).read_value())
     return values
 
 
@@ -170,13 +161,8 @@ def push_others(step: ServersStep, share: Any, before: list[Any], changed: list[
     moving means of batch normalisation; what the other shares made of them is dropped. It is done
     before the gradients are sent, so that no later step begins without it where all wait for them.
     """
-    every = zip(step.model.non_trainable_variables, before, changed, strict=True)
-    pairs = [(old, new) for variable, old, new in every if not models.is_seed(variable)]
-    stores = [
-        (variable, new)
-        for variable, (old, new) in zip(step.others.values(), pairs, strict=True)
-        if new is not old  # a frozen weight
-    ]
+    its = step.others.items()
+    stores = [(each, changed[i]) for i, each in its if changed[i] is not before[i]]  # not frozen
 
     def store() -> Any:
         with tf.control_dependencies([variable.assign(new) for variable, new in stores]):
@@ -188,36 +174,40 @@ def push_others(step: ServersStep, share: Any, before: list[Any], changed: list[
 # --- on a ps ---
 
 
-def made_by(spec: RunSpec, shard: Shard) -> Any:
-    """On the ps, for each share of each step the version that its gradients made; 0: none yet."""
-    with tf.device(shard.values.device):
-        return tf.Variable(tf.zeros([spec.steps * spec.workers], tf.int64))
-
-
-def apply_once(
-    shard: Shard, applied: Any, which: Any, number: Any, gradients: Any, optimizer: Optimizer
-) -> Any:
-    """On the ps, as soon as the gradients are there: update the values, with the learning rate of
-    step `number`; then count the version up, and note it in `applied`, at the place `which` of this
-    share. If one is noted there, a worker pushed these gradients and was lost before it could say
-    so, and another has computed them again: nothing is left to do.
-
-    TensorFlow locks a variable while it changes, so no gradient is lost. The counting is one
-    operation that also reads, so every update has its own version.
+class Applier:
+    """Updates the shard of a ps by gradients as they come. `applied` has, for each share of each
+    step, the version that its gradients made; 0: none yet.
     """
-    noted, counter = applied.handle, shard.version.handle
 
-    def apply() -> Any:
-        now = optimizer.at(number, shard.version)
-        with tf.control_dependencies(optimizer.apply(shard.values, gradients, shard.state, now)):
-            made = 1 + tf.raw_ops.ResourceCountUpTo(resource=counter, limit=2**62, T=tf.int64)
-        note = tf.raw_ops.ResourceScatterUpdate(resource=noted, indices=which, updates=made)
-        with tf.control_dependencies([note]):
-            return tf.identity(made)
+    def __init__(self, shard: Shard, spec: RunSpec, optimizer: Optimizer) -> None:
+        self.shard, self.spec, self.optimizer = shard, spec, optimizer
+        with tf.device(shard.values.device):
+            self.applied = tf.Variable(tf.zeros([spec.steps * spec.workers], tf.int64))
 
-    with tf.device(shard.values.device):
-        begun = after(gradients)
-        with tf.control_dependencies([begun]):
-            before = tf.raw_ops.ResourceGather(resource=noted, indices=which, dtype=tf.int64)
-        version = tf.cond(before > 0, lambda: tf.identity(before), apply)
-        return tf.stack([tf.cast(version, tf.float64), 1.0, begun, after(version)])
+    def push(self, number: Any, share: Any, gradients: Any, count: Any) -> Any:
+        """On the ps, as soon as the gradients are there: update the values; then count the version
+        up, and note it in `applied`. The step decides the learning rate, and nothing else. If a
+        version is noted for this share, a worker pushed these gradients and was lost before it
+        could say so, and another has computed them again: nothing is left to do.
+
+        TensorFlow locks a variable while it changes, so no gradient is lost. The counting is one
+        operation that also reads, so every update has its own version.
+        """
+        shard, which = self.shard, number * self.spec.workers + share
+        noted, counter = self.applied.handle, shard.version.handle
+
+        def apply() -> Any:
+            now = self.optimizer.at(number, shard.version)
+            updates = self.optimizer.apply(shard.values, gradients, shard.state, now)
+            with tf.control_dependencies(updates):
+                made = 1 + tf.raw_ops.ResourceCountUpTo(resource=counter, limit=2**62, T=tf.int64)
+            note = tf.raw_ops.ResourceScatterUpdate(resource=noted, indices=which, updates=made)
+            with tf.control_dependencies([note]):
+                return tf.identity(made)
+
+        with tf.device(shard.values.device):
+            begun = after(gradients)
+            with tf.control_dependencies([begun]):
+                before = tf.raw_ops.ResourceGather(resource=noted, indices=which, dtype=tf.int64)
+            version = tf.cond(before > 0, lambda: tf.identity(before), apply)
+            return tf.stack([tf.cast(version, tf.float64), 1.0, begun, after(version)])

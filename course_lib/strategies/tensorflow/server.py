@@ -22,10 +22,9 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -41,7 +40,7 @@ from course_lib.strategies.tensorflow import models, steps
 from course_lib.strategies.tensorflow.models import bytes_of
 from course_lib.strategies.tensorflow.steps import KerasStep, bytes_on, pack, unpack
 from course_lib.workloads import order
-from course_lib.workloads.examples import leaves, mapped, numbered
+from course_lib.workloads.examples import leaves, mapped
 
 PATIENCE = 60.0  # seconds for which the chief waits for those that say nothing
 POLL = 0.05  # seconds between two looks at the files of others
@@ -127,13 +126,10 @@ def fetch(task: Task, failures: list[Exception], work: np.ndarray) -> list[np.nd
 def examples(spec: Any, work: Any) -> Any:
     """In the graph: inputs and targets of the share that `work` is, [step, share, ahead]."""
     like = workloads.load(spec).train.take([0])
-    kinds = list(leaves(like).values())
-    arrays = on_worker(EXAMPLES, [work], [each.dtype for each in kinds])
-
-    def shaped(array: np.ndarray, number: int) -> Any:
-        return tf.ensure_shape(arrays[number], (spec.per_worker_batch, *array.shape[1:]))
-
-    return mapped(shaped, like, numbered(like))
+    kinds = [each.dtype for each in leaves(like).values()]
+    arrays = iter(on_worker(EXAMPLES, [work], kinds))  # in the order of the leaves
+    count = spec.per_worker_batch
+    return mapped(lambda one: tf.ensure_shape(next(arrays), (count, *one.shape[1:])), like)
 
 
 def sleep(task: Task, step: np.ndarray, busy: np.ndarray) -> float:
@@ -155,8 +151,7 @@ def device_time(step: Any, since: Any, until: Any) -> Any:
 # --- the model, in shards ---
 
 
-@dataclass(frozen=True)
-class Shard:
+class Shard(NamedTuple):
     """The part of one ps: a piece of the parameters, its `values`, the optimizer's `state` for
     them, and a `version` that counts their updates.
     """
@@ -174,8 +169,8 @@ class ServersStep(KerasStep):
     length as there are ps. So every ps holds, sends and receives the same number of bytes, however
     unequal the layers are. (In the strategy's scope TensorFlow would put whole variables, or rows
     of them, on the ps in turn.) What is not trained, such as the moving means of batch
-    normalisation and frozen weights, lies whole on the first ps: the `others`, by name; `kept` are
-    the chief's own.
+    normalisation and frozen weights, lies whole on the first ps: the `others`, by their number
+    among the model's variables that are not trained; `kept` are the chief's own.
 
     `coordinator` hands out steps; `loops` is what the ps do beside them. `of_worker` are the bytes
     that a worker needs in a step, by kind. The model itself is the chief's, which measures with it.
@@ -194,9 +189,9 @@ class ServersStep(KerasStep):
                 state = self.optimizer.state_of(values)
             self.shards.append(Shard(f"ps:{k}", values, version, state))
         every = enumerate(self.model.non_trainable_variables)
-        self.kept = {f"other {i} of 0": each for i, each in every if not models.is_seed(each)}
+        self.kept = {i: each for i, each in every if not models.is_seed(each)}
         with tf.device(self.shards[0].values.device):
-            self.others = {name: tf.Variable(each.numpy()) for name, each in self.kept.items()}
+            self.others = {i: tf.Variable(each.numpy()) for i, each in self.kept.items()}
         self.restore()
 
     def cut(self, tensors: Sequence[Any]) -> Any:
@@ -261,7 +256,8 @@ class ServersStep(KerasStep):
     def save_state(self, part: Path) -> None:
         self.updates = int(self.shards[0].version)
         slots = (self.together([piece.read_value() for piece in slot]) for slot in self._slots())
-        steps.save_variables(part, steps.ALIKE, steps.named(slots) | self.others)
+        others = {f"other {i} of 0": each for i, each in self.others.items()}
+        steps.save_variables(part, steps.ALIKE, steps.named(slots) | others)
 
     def load_state(self, part: Path) -> None:
         kept = steps.load_variables(part.parent)
@@ -270,8 +266,8 @@ class ServersStep(KerasStep):
                 whole.assign(kept[f"variable {i} slot {k}"])  # which compares their shapes
             for variable, piece in zip(slot, self.cut(self.variables), strict=True):
                 variable.assign(piece)
-        for name, variable in self.others.items():
-            variable.assign(kept[name])
+        for i, variable in self.others.items():
+            variable.assign(kept[f"other {i} of 0"])
         for shard in self.shards:
             shard.version.assign(self.updates)
 

@@ -257,7 +257,7 @@ class ReplicasStep(KerasStep):
         self.count = tf.Variable(0, dtype=tf.int64, trainable=False)
         self.scaling = tf.Variable(self.scale.value, trainable=False) if self.scale.on else None
         self.seen: list[Any] = []  # in the graph: what was seen of the mean gradients
-        if self.model.non_trainable_variables:
+        if self.apart or self.model.non_trainable_variables:
             self.writers = [f"worker:{k}" for k in range(self.spec.workers)]
         # The replicas of all tasks, which are built alike, get seeds of their own, for dropout and
         # the like. A state counts its draws, so each step has other random numbers.
@@ -304,7 +304,8 @@ class ReplicasStep(KerasStep):
         for name, variable in named([self.variables, *zip(*self.state, strict=True)]).items():
             assign(variable, kept[name])
         assign(self.count, self.updates)
-        self._scale()
+        if self.scaling is not None:
+            assign(self.scaling, self.scale.value)
         for name, copy in self._own():
             # parameter servers have no seeds
             value = kept.get(name, kept.get(f"{name.partition(' of ')[0]} of 0", copy.numpy()))
@@ -353,15 +354,16 @@ class ReplicasStep(KerasStep):
             if self.strategy.num_replicas_in_sync > 1:
                 self._beside = list(zip(computed, reduced, strict=True))
         self._record("apply", reduced[-1], applied)
-        if self.scale.on:
-            self.finite(*rest[count:])
-            self._scale()
+        self.adjust_scale(*rest[count:])
         self.updated()
         return float(loss)
 
-    def _scale(self) -> None:
-        """Let the graph multiply the loss by the scale of the next step."""
+    def adjust_scale(self, *of_gradients: float) -> None:
+        """In float16, record what was `seen` of the gradients, and let the graph multiply the loss
+        by the scale of the next step.
+        """
         if self.scaling is not None:
+            self.finite(*of_gradients)
             assign(self.scaling, self.scale.value)
 
 

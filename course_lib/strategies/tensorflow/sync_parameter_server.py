@@ -42,17 +42,14 @@ def ps(task: Task) -> None:
 def chief(task: Task) -> dict[str, Any]:
     """Start the loops of all ps, hand out all steps, and record what became of them."""
     step, workers = connect(task), task.spec.workers
-    barriers = {shard.task: Barrier(shard, workers) for shard in step.shards}
+    barriers = [Barrier(shard, workers, step.optimizer) for shard in step.shards]
     first, steps = step.number + 1, task.spec.steps
-
-    def push(shard: Shard, number: Any, share: Any, gradients: Any, count: Any) -> Any:
-        return barriers[shard.task].push(number, share, gradients, count)
 
     @tf.function(autograph=False)
     def loops() -> list[Any]:
-        return [barrier.loop(first, steps, step.optimizer) for barrier in barriers.values()]
+        return [barrier.loop(first, steps) for barrier in barriers]
 
-    program = make_step(step, push)
+    program = make_step(step, [barrier.push for barrier in barriers])
     threads = ThreadPoolExecutor(1, "lockstep-loops")
     step.loops = threads.submit(loops.get_concrete_function())
     return train(step, program, per_update=workers)
@@ -64,8 +61,8 @@ class Barrier:
     whoever pushed them, so that nobody can take another's.
     """
 
-    def __init__(self, shard: Shard, workers: int) -> None:
-        self.shard, size = shard, shard.values.shape[0]
+    def __init__(self, shard: Shard, workers: int, optimizer: Optimizer) -> None:
+        self.shard, self.optimizer, size = shard, optimizer, shard.values.shape[0]
         names = [f"{shard.task}-{k}" for k in range(workers)]
         with tf.device(shard.values.device):
             self.parts = [Accumulator(f"part-{name}", tf.float32, size + 1) for name in names]
@@ -86,16 +83,15 @@ class Barrier:
             branches = [partial(await_token, *place) for place in places]
             return tf.switch_case(tf.cast(share, tf.int32), branches)
 
-    def loop(self, first: int, steps: int, optimizer: Optimizer) -> Any:
+    def loop(self, first: int, steps: int) -> Any:
         """On the ps, go through the steps from the `first` on."""
-        one = partial(self.one_step, optimizer=optimizer)
         with tf.device(self.shard.values.device):
-            begin = [tf.constant(first, tf.int64)]
+            begin, one = [tf.constant(first, tf.int64)], self.one_step
             return tf.while_loop(lambda step: step < steps, one, begin, parallel_iterations=1)
 
-    def one_step(self, step: Any, optimizer: Optimizer) -> Any:
+    def one_step(self, step: Any) -> Any:
         """Wait for the gradients of all shares, apply their mean, give tokens; the next step."""
-        shard = self.shard
+        shard, optimizer = self.shard, self.optimizer
         sums = tf.add_n([part.take() for part in self.parts])  # (parameters / ps + 1,)
         begun = after(sums)
         gradients, count = sums[:-1], sums[-1]

@@ -35,7 +35,7 @@ import tensorflow as tf
 
 from course_lib.cluster.task import Task
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.models import backward_shares, gradient, seen
+from course_lib.strategies.tensorflow.models import backward_shares, seen
 from course_lib.strategies.tensorflow.steps import ReplicasStep, after, free, hold, pack, unpack
 
 MEAN = tf.distribute.ReduceOp.MEAN
@@ -149,16 +149,9 @@ def device_time(training: ReplicasStep, begun: Any, share: float) -> Any:
 
 def gradients_of(step: ReplicasStep) -> Gradients:
     """The function that a replica of the model computes."""
-    model = step.model
-    scale = step.scaling  # a variable, so that a compiled graph follows it
-
-    def gradients_of_part(inputs: Any, targets: Any) -> list[Any]:
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, **models.mode(model, training=True))
-            loss = models.total(step.loss_of, outputs, targets, model.losses)
-        return [loss, *gradient(tape, loss, step.variables, step.note, scale)]
-
-    return partial(models.in_parts, step.spec.accumulate, gradients_of_part)
+    of_part = partial(models.loss_and_gradients, step.model, step.loss_of, step.note)
+    # the scale is a variable, so that a compiled graph follows it
+    return partial(models.in_parts, step.spec.accumulate, partial(of_part, scale=step.scaling))
 
 
 def descend(training: ReplicasStep, loss: Any, means: list[Any]) -> list[Any]:

@@ -11,10 +11,9 @@ import tensorflow as tf
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.errors import trying
-from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.strategy import per_example
 from course_lib.strategies.tensorflow import models
-from course_lib.strategies.tensorflow.models import gradient, needed
+from course_lib.strategies.tensorflow.models import needed
 from course_lib.strategies.tensorflow.steps import use
 from course_lib.text import kind_of
 from course_lib.workloads.examples import first_leaf, leaves, mapped, shapes
@@ -42,8 +41,9 @@ def sketch(task: Task) -> Sketch:
     use("cpu")
     keras.config.disable_traceback_filtering()  # it wraps errors in pages of text
     workload, spec = workloads.load(task.spec), task.spec
-    model = built(workload, spec)
-    one_step(workload, model, spec.precision)
+    with models.policy(spec.precision):
+        model = built(workload, spec.seed)
+        one_step(workload, model)
     flops, activations, copies, loose = in_a_graph(workload, model)
     x, y = workload.train.take(workload.train.spread(32))
     made = mapped(tf.constant, (models.outputs_of(model, x), y))
@@ -66,24 +66,23 @@ def sketch(task: Task) -> Sketch:
     )
 
 
-def built(workload: Workload, spec: RunSpec) -> keras.Model:
+def built(workload: Workload, seed: int) -> keras.Model:
     """The model that its builder returns."""
     if isinstance(workload.tensorflow, keras.Model):
         raise ValueError("tensorflow is a model: give a function, such as lambda: ...")
-    with trying("its tensorflow builder fails"), models.policy(spec.precision):
-        model = models.from_builder(workload, spec.seed)
+    with trying("its tensorflow builder fails"):
+        model = models.from_builder(workload, seed)
     if not isinstance(model, keras.Model):
         raise ValueError(f"its tensorflow builder returns {kind_of(model)}, no keras.Model")
     return model
 
 
-def one_step(workload: Workload, model: keras.Model, precision: str) -> None:
+def one_step(workload: Workload, model: keras.Model) -> None:
     """Two examples forward and backward; raises `ValueError` that says what went wrong."""
     inputs, targets = workload.train.take(slice(2))
     given = f"the inputs of two examples, of shape {shapes(inputs)}"
     with trying(f"its model cannot take {given}"), tf.GradientTape() as tape:
-        with models.policy(precision):
-            models.with_variables(model, workload)
+        models.with_variables(model, workload)
         outputs = model(mapped(tf.constant, inputs), **models.mode(model, training=True))
     for name, each in leaves(outputs, "outputs").items():
         if not tf.is_tensor(each):
@@ -114,16 +113,13 @@ def in_a_graph(workload: Workload, model: keras.Model) -> tuple[int, int, int, b
     and whether it draws random numbers whose state is not the model's.
     """
     examples = workload.train.take(slice(2))
-    counted, kept = dict[str, int](), dict[int, int]()
+    counted, kept, loss_of = dict[str, int](), dict[int, int](), models.loss_of(workload)
 
     @tf.function(autograph=False)
     def graph(inputs: Any, targets: Any) -> Any:
-        with tf.GradientTape() as tape:
-            outputs = model(inputs, **models.mode(model, training=True))
-            loss = models.total(models.loss_of(workload), outputs, targets, ())
-        gradients = gradient(tape, loss, models.variables_of(model), counted.update)
-        counted["products"] = needed([loss, *gradients], set())
-        return gradients
+        made = models.loss_and_gradients(model, loss_of, counted.update, inputs, targets)
+        counted["products"] = needed(made, set())
+        return made
 
     with trying("its model and loss cannot be a graph (keras.ops.cond and where replace an `if`)"):
         for times in (2, 1):  # `counted` is of the last
