@@ -153,7 +153,7 @@ def play(text: str) -> Outcome:
             raised = error
         at = clock() - run.files.facts.origin
         try:
-            run.stop(BOUND)
+            run.stop(timeout=BOUND)
         except Stalled as stalled:
             problems.append(f"hung: {stalled}")
         done = [e for e in run.trace.all(Lifecycle) if e.fault and e.state != "refused"]

@@ -146,7 +146,7 @@ class Run(Orders):
 
         return self._await(self._over, timeout, done)
 
-    def stop(self, timeout: float = 10.0) -> Self:
+    def stop(self, *, timeout: float = 10.0) -> Self:
         """End the run now, and return when its last process is gone.
 
         Does nothing to a run that is over. Raises `Stalled` after `timeout` seconds.

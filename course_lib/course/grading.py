@@ -254,12 +254,12 @@ def examinee(folder: Path, bounds: Bounds) -> Iterator[Examinee]:
             yield by
         finally:
             try:
-                run.stop(5.0)
+                run.stop(timeout=5.0)
             except Stalled:  # the supervisor has been stopped
                 for process in by.processes() if by else ():
                     with suppress(psutil.Error):
                         process.kill()
-                run.stop(5.0)
+                run.stop(timeout=5.0)
 
 
 # --- the notebook ---

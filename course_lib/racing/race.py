@@ -163,7 +163,7 @@ class Race:
                 raise TaskFailed(f"{label}: {error.task}", *details) from None
         return self
 
-    def stop(self, timeout: float = 10.0) -> Race:
+    def stop(self, *, timeout: float = 10.0) -> Race:
         """End all runs now; returns when their last process is gone.
 
         Does nothing to a race that is over. Raises `Stalled` if a run is not over after `timeout`
@@ -171,7 +171,7 @@ class Race:
         """
         with contextlib.ExitStack() as every:  # stop the others even if one stalls
             for run in self.runs.values():
-                every.callback(run.stop, timeout)
+                every.callback(run.stop, timeout=timeout)
         self._thread.join(timeout)
         return self
 

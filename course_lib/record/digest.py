@@ -199,7 +199,9 @@ class Digest:
         if self.spec.own_loop:
             return self._newest + 1
         examples = self.losses.examples
-        return math.ceil(examples[-1] / self.spec.batch) if len(examples) else 0
+        # a run that goes on from another size of batch may use a few examples more
+        steps = math.ceil(examples[-1] / self.spec.batch) if len(examples) else 0
+        return min(steps, self.spec.steps)
 
     @property
     def idle(self) -> dict[str, float]:

@@ -35,7 +35,7 @@ import numpy as np
 
 from course_lib import workloads
 from course_lib.cluster.task import Task
-from course_lib.errors import trying
+from course_lib.errors import SpecError, trying
 from course_lib.record import checkpoints
 from course_lib.record.checkpoints import Checkpoint
 from course_lib.record.events import Metric, clock
@@ -332,6 +332,8 @@ class TrainingStep(Phases, ABC):
 
         Random numbers begin anew here, also those that a dataset draws (`draw_as`).
         """
+        if not 0 <= share < of:
+            raise SpecError("share", share, f"one of {of}: a whole number from 0 to {of - 1}")
         train = self.workload.train
         self.draw_as(share)
         pieces = order.pieces(self.spec, train, self.number, share, of, batch, self.ahead)

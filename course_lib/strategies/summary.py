@@ -9,7 +9,7 @@ from typing import Any
 from course_lib import workloads
 from course_lib.cluster.run import Run
 from course_lib.record import measures
-from course_lib.record.events import Lifecycle, Metric, Update
+from course_lib.record.events import Metric, Update
 from course_lib.record.ledger import ledger
 from course_lib.record.observed import observed
 from course_lib.record.reality import computing
@@ -141,10 +141,10 @@ def _of_step(value: Any) -> bool:
 
 def _faults(run: Run) -> list[str]:
     """The faults that happened, and those for which the run was over too soon."""
-    done = [event for event in run.trace.all(Lifecycle) if event.fault]
-    happened = {event.fault for event in done}
+    done = [span for span in run.digest.life.of(None) if span.cause.fault]
+    happened = {span.cause.fault for span in done}
     missed = [str(fault) for fault in run.spec.faults if str(fault) not in happened]
-    happened_at = [f"{e.task} {e.state} after {e.at:.2f} s ({e.fault})" for e in done]
+    happened_at = [f"{s.who} {s.state} after {s.start:.2f} s ({s.cause.fault})" for s in done]
     return happened_at + [f"did not happen: {fault}" for fault in missed]
 
 

@@ -290,7 +290,7 @@ def test_a_stopped_run_has_a_result_as_far_as_it_came_live_and_saved() -> None:
 
 def test_stop_before_the_tasks_are_there_is_kept() -> None:
     run = start(lambda: time.sleep(60), workers=2)
-    assert run.stop(30).state == "stopped"
+    assert run.stop(timeout=30).state == "stopped"
     assert alive(run) == []
 
 
@@ -406,7 +406,7 @@ def test_a_run_stops_at_once_while_its_framework_is_still_imported() -> None:
     zygote.send_signal(signal.SIGSTOP)  # an import that takes long
     try:
         run = start(lambda: 1, workers=2)
-        assert run.stop(5).result == {}
+        assert run.stop(timeout=5).result == {}
         assert run not in Run.going()
         assert not any(run.run_dir.glob("tasks/*/tmp"))
     finally:

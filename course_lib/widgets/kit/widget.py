@@ -59,7 +59,9 @@ class Pictured:
     _late: threading.Timer | None = None
 
     def still(self, path: Path | str, *which: Any, **options: Any) -> Path:
-        """Write the `picture`, with options of it, to a file, and return its path."""
+        """Write the `picture`, with options of it, to an .svg file, and return its path."""
+        if Path(path).suffix != ".svg":
+            raise SpecError("path", str(path), "a picture is SVG: a file that ends in .svg")
         return page.save(path, self.picture(*which, **options))
 
     def _ipython_display_(self) -> None:
