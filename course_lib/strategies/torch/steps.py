@@ -36,7 +36,6 @@ from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import models
 from course_lib.strategies.torch.models import bytes_of, local, scale, whole
 from course_lib.workloads.examples import cut, first_leaf
-from course_lib.workloads.workload import Outputs
 
 TIMEOUT = timedelta(seconds=60)
 """For how long a worker waits for another that neither answers nor is known to be gone."""
@@ -69,9 +68,9 @@ class TorchStep(TrainingStep):
 
     `mixed` makes a function compute in the run's precision. `replica`: what the task computes with,
     the model or a copy on another device. `holds`: which variables the task updates, `all` or its
-    shard or stage; `device`: where it computes, if not where the model is; `whole_outputs`: those
-    of the whole model, if this one is a part of it. `own_state`: tensors of a page's own, by name,
-    that its next step depends on besides model and optimizer; a checkpoint holds each worker's.
+    shard or stage; `device`: where it computes, if not where the model is. `own_state`: tensors of
+    a page's own, by name, that its next step depends on besides model and optimizer; a checkpoint
+    holds each worker's.
     """
 
     def __init__(
@@ -84,7 +83,6 @@ class TorchStep(TrainingStep):
     ) -> None:
         self.apart, self.own_state = apart, dict[str, torch.Tensor]()
         self.model = self.replica = models.model_of(task) if model is None else model
-        self.whole_outputs: Outputs | None = None
         self.workloads_model = self.model  # the whole one, also where `model` is a stage of it
         home = next(self.model.parameters()).device
         self.device = device or home
@@ -186,8 +184,6 @@ class TorchStep(TrainingStep):
         super().done(mean)
 
     def outputs(self, inputs: Any) -> Any:
-        if self.whole_outputs:
-            return self.whole_outputs(inputs)
         return self.mixed(models.outputs_of)(self.model, inputs)
 
     def matmul_flops(self) -> float:
