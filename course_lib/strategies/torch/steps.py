@@ -398,11 +398,10 @@ def as_held(parameter: Any, state: Any) -> Any:
 
 def save_tensors(state: Mapping[str, Any], part: Path) -> None:
     """Write tensors by name, together with the others of the process group, if there is one."""
-    alone = not dist.is_initialized()
     with plainly():
         writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
         planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-        dcp.save(dict(state), storage_writer=writer, planner=planner, no_dist=alone)
+        dcp.save(dict(state), storage_writer=writer, planner=planner)
 
 
 def load_tensors(state: Mapping[str, Any], part: Path) -> None:
