@@ -39,11 +39,10 @@ def worker(task: Task) -> dict[str, Any]:
     """
     # to wait for each other: no parameter and no gradient travels through it
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    first, device = task.index == 0, models.use(task.device)
+    first = task.index == 0
     central, slots, scale = common(task)
-    model = central if device.type == "cpu" else models.model_of(task)
-    step = TorchStep(task, central, device=device)
-    step.replica = model
+    step = TorchStep(task, central)
+    model = step.replica = central if step.device.type == "cpu" else models.model_of(task)
     step.parameters = trained(central) if first else []  # in the memory that all replicas read
     if first:  # what is shared is counted once
         step.census.note(exchange=slots.nbytes)

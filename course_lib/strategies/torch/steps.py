@@ -67,26 +67,19 @@ class TorchStep(TrainingStep):
     """A training step of this task's `model`, by default that of the run's workload.
 
     `mixed` makes a function compute in the run's precision. `replica`: what the task computes with,
-    the model or a copy on another device. `holds`: which variables the task updates, `all` or its
-    shard or stage; `device`: where it computes, if not where the model is. `own_state`: tensors of
-    a page's own, by name, that its next step depends on besides model and optimizer; a checkpoint
-    holds each worker's.
+    on its `device`: the model or a copy. `holds`: which variables the task updates, `all` or its
+    shard or stage. `own_state`: tensors of a page's own, by name, that its next step depends on
+    besides model and optimizer; a checkpoint holds each worker's.
     """
 
     def __init__(
-        self,
-        task: Task,
-        model: Any = None,
-        holds: str = "all",
-        device: Any = None,
-        apart: bool = False,
+        self, task: Task, model: Any = None, holds: str = "all", apart: bool = False
     ) -> None:
         self.apart, self.own_state = apart, dict[str, torch.Tensor]()
         self.model = self.replica = models.model_of(task) if model is None else model
         self.workloads_model = self.model  # the whole one, also where `model` is a stage of it
-        home = next(self.model.parameters()).device
-        self.device = device or home
-        super().__init__(task, [(holds, str(home))])
+        self.device = models.use(task.device)
+        super().__init__(task, [(holds, str(next(self.model.parameters()).device))])
         self._layers = Layers(self.sleep)
         self._compare = models.loss_of(self.workload)
         self.mixed = models.mixed(task.spec.precision, self.device.type)
