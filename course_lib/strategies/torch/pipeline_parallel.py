@@ -167,12 +167,11 @@ class Pipeline:
 
     def __init__(self, task: Task, owners: Sequence[int], schedule: Any, group: Any = None) -> None:
         self.step = StagesStep(task, owners, group)
-        mine = self.step.mine
-        self.first, self.last = 0 in mine, len(owners) - 1 in mine
-        self._count, self._number, self.part = len(owners), min(mine), 1.0
+        self.first, self.last = 0 in self.step.mine, len(owners) - 1 in self.step.mine
+        self.part = 1.0  # of a stage's work that is done here
         self.kept: dict[Any, int] = {}  # (stage, microbatch) -> bytes of activations
         self._losses: list[torch.Tensor] = []  # of the microbatches
-        stages = [Stage(self, n, len(owners), self.step.stages[n], group) for n in mine]
+        stages = [Stage(self, number) for number in self.step.mine]
         several = issubclass(schedule, PipelineScheduleMulti)
         # it scales gradients by 1/m
         m = task.spec.accumulate
@@ -190,7 +189,7 @@ class Pipeline:
         Returns the loss as a sum and a count, (2,), where the last stage is; elsewhere ones.
         """
         step, self.part = self.step, part
-        step.draw_as(share * self._count + self._number)
+        step.draw_as(share * len(step.stages) + min(step.mine))
         # only the first stage gets inputs and only the last one targets: the others get activations
         given = (inputs,) if self.first else ()
         ends = {"target": targets} if self.last else {}
@@ -242,11 +241,10 @@ class Stage(PipelineStage):
     schedule.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, number: int, count: int, module: torch.nn.Module, group: Any
-    ) -> None:
-        super().__init__(module, number, count, pipeline.step.device, group=group)
+    def __init__(self, pipeline: Pipeline, number: int) -> None:
         self.pipeline, self.step, self.kept = pipeline, pipeline.step, pipeline.kept
+        stages, group = self.step.stages, self.step.group
+        super().__init__(stages[number], number, len(stages), self.step.device, group=group)
 
     def _compute_outputs(self, *args: Any, module: torch.nn.Module, **kwargs: Any) -> Any:
         """Called by PyTorch before the first step, with memory that may hold anything, to see the
