@@ -11,7 +11,7 @@ the buffers of the first worker.
 import functools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -226,14 +226,20 @@ class TorchStep(TrainingStep):
         return models.optimizer_of(self.spec, shards)
 
     def save_state(self, part: Path) -> None:
-        save_tensors(self._state(self.task.name), part)
+        """Together with the others of the process group, if there is one."""
+        with plainly():
+            writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
+            planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+            dcp.save(self._state(self.task.name), storage_writer=writer, planner=planner)
 
     def load_state(self, part: Path) -> None:
         names = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
         if any("optimizer." in name for name in names):  # a page may have another one
             models.begin_state(self.optimizer, self.updates)
         there = any(name.startswith(f"{self.task.name}.") for name in names)
-        load_tensors(self._state(self.task.name if there else "worker:0"), part)
+        state = self._state(self.task.name if there else "worker:0")
+        with plainly():
+            dcp.load(state, checkpoint_id=part, no_dist=True)
 
     def _state(self, replica: str) -> dict[str, Any]:
         """All tensors of this task that its next step depends on, by name: those of the model, the
@@ -387,20 +393,6 @@ def as_held(parameter: Any, state: Any) -> Any:
         return state
     how = {"shape": parameter.shape, "stride": parameter.stride(), "run_check": False}
     return DTensor.from_local(state, parameter.device_mesh, parameter.placements, **how)
-
-
-def save_tensors(state: Mapping[str, Any], part: Path) -> None:
-    """Write tensors by name, together with the others of the process group, if there is one."""
-    with plainly():
-        writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
-        planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-        dcp.save(dict(state), storage_writer=writer, planner=planner)
-
-
-def load_tensors(state: Mapping[str, Any], part: Path) -> None:
-    """Read into these tensors what was written by their names."""
-    with plainly():
-        dcp.load(dict(state), checkpoint_id=part, no_dist=True)
 
 
 @contextmanager
