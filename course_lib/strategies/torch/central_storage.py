@@ -39,11 +39,10 @@ def worker(task: Task) -> dict[str, Any]:
     """
     # to wait for each other: no parameter and no gradient travels through it
     dist.init_process_group("gloo", timeout=TIMEOUT)
-    first, device = task.index == 0, models.use(task.device)
+    first = task.index == 0
     central, slots, scale = common(task)
-    model = central if device.type == "cpu" else models.model_of(task)
-    step = TorchStep(task, central, device=device)
-    step.replica = model
+    step = TorchStep(task, central)
+    model = step.replica = central if step.device.type == "cpu" else models.model_of(task)
     step.parameters = trained(central) if first else []  # in the memory that all replicas read
     if first:  # what is shared is counted once
         step.census.note(exchange=slots.nbytes)
@@ -81,32 +80,24 @@ def worker(task: Task) -> dict[str, Any]:
 
 def common(task: Task) -> tuple[Any, torch.Tensor, torch.Tensor]:
     """Share between all tasks: the model, whose parameters are one vector, a slot for each task,
-    and the loss scale.
+    and the loss scale. They lie in one file, which all tasks map into their memory.
 
     A slot is a row: sum and count of a replica's loss, then all its gradients.
     """
     central = build(workloads.load(task.spec), task.spec.seed)
     count = sum(parameter.numel() for parameter in trained(central))
-    parameters = shared(task, "parameters", count)
-    slots = shared(task, "slots", task.spec.workers * (2 + count))
-    scale = shared(task, "scale", 1)
+    sizes = [count, task.spec.workers * (2 + count), 1]
+    task.files.meetings.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = task.files.meetings / "central"
+    memory = torch.from_file(str(path), shared=True, size=sum(sizes))  # float32, at first zeros
+    parameters, slots, scale = memory.split(sizes)
     if task.index == 0:
         parameters.copy_(flat(trained(central)))
     vector_to_parameters(parameters, trained(central))  # they become views of it
     meet("all workers to map the shared memory")
-    if task.index == 0:  # all have mapped the files, and need their names no longer
-        for name in ("parameters", "slots", "scale"):
-            (task.files.meetings / name).unlink()
+    if task.index == 0:
+        path.unlink()  # all have mapped the file, and need its name no longer
     return central, slots.view(task.spec.workers, -1), scale
-
-
-def shared(task: Task, name: str, length: int) -> torch.Tensor:
-    """A float32 tensor of shape (length,) in memory that all tasks of this run share: each of them
-    maps the same file.
-    """
-    folder = task.files.meetings
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    return torch.from_file(str(folder / name), shared=True, size=length)
 
 
 def meet(what: str) -> None:

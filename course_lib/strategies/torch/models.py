@@ -14,6 +14,7 @@ import inspect
 import itertools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from torch.distributed.tensor import DTensor
 from course_lib import workloads
 from course_lib.cluster.task import Task
 from course_lib.spec.run_spec import RunSpec
-from course_lib.strategies.optimizers import BETAS, EPSILON, MOMENTUM, WEIGHT_DECAY
+from course_lib.strategies.optimizers import BETAS, EPSILON, MOMENTUM, STATE, WEIGHT_DECAY
 from course_lib.workloads.examples import Tree, first_leaf, mapped
 from course_lib.workloads.layers import Conv, Dense, Flatten, passed
 from course_lib.workloads.workload import IGNORED, Workload, in_order
@@ -209,16 +210,12 @@ def optimizer_of(spec: RunSpec, tensors: Iterable[torch.Tensor]) -> torch.optim.
     """PyTorch's own optimizer for a run, with `tensors` to update. One with a state changes what
     has no gradient too, so sparse gradients become dense for it.
     """
-    group = [{"params": list(tensors)}]  # which may be empty
-    if spec.optimizer == "sgd":
-        return torch.optim.SGD(group)
-    how = {"betas": BETAS, "eps": EPSILON, "weight_decay": WEIGHT_DECAY}
-    optimizer: torch.optim.Optimizer = (
-        torch.optim.SGD(group, momentum=MOMENTUM)
-        if spec.optimizer == "momentum"
-        else torch.optim.AdamW(group, **how)
-    )
-    optimizer.register_step_pre_hook(_densify)
+    adamw = partial(torch.optim.AdamW, betas=BETAS, eps=EPSILON, weight_decay=WEIGHT_DECAY)
+    momentum = partial(torch.optim.SGD, momentum=MOMENTUM)
+    kinds = {"sgd": torch.optim.SGD, "momentum": momentum, "adamw": adamw}
+    optimizer = kinds[spec.optimizer]([{"params": list(tensors)}])  # which may be empty
+    if STATE[spec.optimizer]:
+        optimizer.register_step_pre_hook(_densify)
     return optimizer
 
 

@@ -139,7 +139,6 @@ class LossAmongGradients(nn.Module):
 
     def mean_loss(self) -> torch.Tensor:
         """The mean of all workers' losses, once the backward pass is over."""
-        assert self.part.grad is not None
         total, self.part.grad = self.part.grad / self.workers, None
         return total if self.counts else total[0]
 
@@ -195,7 +194,6 @@ def _native(sums: torch.Tensor, over: Call, last: bool) -> Call:
     it is over; what is returned waits for that. (`dist.all_reduce` does the same, after checks in
     Python that take 0.03 ms of a small model's step.)
     """
-    assert dist.group.WORLD
     here = sums.to_dense() if sums.is_cuda else sums  # NCCL adds up no sparse tensors
     work = dist.group.WORLD.allreduce([here], ASYNCHRONOUS)
     noted = None if last else work.get_future().then(lambda _: over())  # the last is waited for

@@ -35,7 +35,7 @@ from typing import Any
 import torch
 
 from course_lib.cluster.task import Task
-from course_lib.strategies.torch.models import count_of, end_to_end, pair, split, zeros_in
+from course_lib.strategies.torch import models
 from course_lib.strategies.torch.server import Servers
 from course_lib.strategies.torch.shard import Gradient, Later, Reply, Shard, Snapshot, on_ps, serve
 from course_lib.strategies.torch.steps import TorchStep, gradients_of
@@ -125,10 +125,10 @@ def compute(step: TorchStep, inputs: Any, targets: Any) -> tuple[torch.Tensor, t
     the loss scale. Each worker has a loss scale of its own.
     """
     while True:
-        scale, loss = step.scale.value, pair(step.backward(inputs, targets))
-        gradient = end_to_end(gradients_of(step, step.parameters)).cpu()
-        divisor = count_of(loss) * scale
-        if not step.scale.on or step.finite(float(gradient.norm()), zeros_in([gradient])):
+        scale, loss = step.scale.value, models.pair(step.backward(inputs, targets))
+        gradient = models.end_to_end(gradients_of(step, step.parameters)).cpu()
+        divisor = models.count_of(loss) * scale
+        if not step.scale.on or step.finite(float(gradient.norm()), models.zeros_in([gradient])):
             return loss, gradient if divisor == 1 else gradient / divisor
         step.task.dropped(step.number, "overflow")
         step.scale.check(step.number)
@@ -141,11 +141,13 @@ def push(
 
     `handle(shard, part)` runs on the ps: it decides what becomes of the part.
     """
-    step, pieces = servers.step, split(gradient, len(snapshots))
+    step, pieces = servers.step, models.split(gradient, len(snapshots))
     parts = [  # each with the version that it was computed from
         Gradient(step.task.index, step.number, snapshot.version, piece, *loss.tolist())
         for snapshot, piece in zip(snapshots, pieces, strict=True)
     ]
+    moved = [*pieces, *(snapshot.values for snapshot in snapshots)]
+    step.census.note(exchange=sum(map(models.bytes_sent, moved)))
     return servers.ask("push", handle, parts)
 
 

@@ -28,7 +28,7 @@ Parallelism", NeurIPS 2019; Narayanan et al., "Memory-Efficient Pipeline-Paralle
 ICML 2021 (1F1B with one update for all microbatches: PipeDream-Flush).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -60,13 +60,12 @@ def naive(task: Task) -> dict[str, Any]:
     """
     join(task)
     k, last, m = task.index, task.spec.workers - 1, task.spec.accumulate
-    step, _ = stages_of(task, range(last + 1))
+    step = StagesStep(task, range(last + 1))
     ahead = min(last - k, m)  # forward passes before the first backward pass
     share = 1 / (task.spec.workers * m)  # of the work of a step
     with torch.no_grad():  # to know their shape: (batch / m, width)
-        parts = parts_of(step.workloads_model, step.workload.stages)
-        before = cut(list(parts.values()), last + 1)[:k]
-        activations = torch.nn.Sequential(*before)(step.tensors(np.arange(task.spec.batch // m))[0])
+        before = torch.nn.Sequential(*step.stages[:k])
+        activations = before(step.tensors(np.arange(task.spec.batch // m))[0])
     while step.begin():
         inputs, targets = (each.chunk(m) for each in step.read())  # m of (batch / m, features)
         kept, sent, loss = dict[int, Any](), list[Any](), torch.tensor(0.0)
@@ -126,6 +125,37 @@ def worker(task: Task) -> dict[str, Any]:
     return of_stage(step)
 
 
+class StagesStep(TorchStep):
+    """The training step of a worker that has some of all `stages` of the model: those with the
+    numbers `mine`. For `owners` and `group` see `Pipeline`.
+    """
+
+    def __init__(self, task: Task, owners: Sequence[int], group: Any = None) -> None:
+        workload, device = workloads.load(task.spec), models.use(task.device)
+        model = models.build(workload, task.spec.seed)
+        self.stages = cut(list(parts_of(model, workload.stages).values()), len(owners))
+        self.mine = [number for number, owner in enumerate(owners) if owner == task.index]
+        stages = torch.nn.Sequential(*(self.stages[number] for number in self.mine)).to(device)
+        super().__init__(task, stages, f"stage {', '.join(map(str, self.mine))}")
+        self.workloads_model, self.owners, self.group = model, owners, group
+        for stage in stages:
+            # in the run's precision, as activations are, and in the order in which they are sent
+            stage.forward = partial(contiguous, self.mixed(stage.forward))
+
+    def outputs(self, inputs: Any) -> Any:
+        """Compute the outputs of the whole model, on every worker; all must call it together."""
+        for number, owner in enumerate(self.owners):
+            mine = number in self.mine
+            passed = [models.outputs_of(self.stages[number], inputs) if mine else None]
+            dist.broadcast_object_list(passed, src=owner, group=self.group)
+            inputs = passed[0]  # of the next stage
+        return inputs
+
+
+def contiguous(forward: Any, values: Any) -> Any:
+    return forward(values).contiguous()
+
+
 class Pipeline:
     """The stages that this worker has of the run's model, and a schedule that drives them: a class
     of `torch.distributed.pipelining`.
@@ -136,12 +166,12 @@ class Pipeline:
     """
 
     def __init__(self, task: Task, owners: Sequence[int], schedule: Any, group: Any = None) -> None:
-        self.step, mine = stages_of(task, owners, group)
-        self.first, self.last = 0 in mine, len(owners) - 1 in mine
-        self._count, self._number, self.part = len(owners), min(mine), 1.0
+        self.step = StagesStep(task, owners, group)
+        self.first, self.last = 0 in self.step.mine, len(owners) - 1 in self.step.mine
+        self.part = 1.0  # of a stage's work that is done here
         self.kept: dict[Any, int] = {}  # (stage, microbatch) -> bytes of activations
         self._losses: list[torch.Tensor] = []  # of the microbatches
-        stages = [Stage(self, number, len(owners), mine[number], group) for number in mine]
+        stages = [Stage(self, number) for number in self.step.mine]
         several = issubclass(schedule, PipelineScheduleMulti)
         # it scales gradients by 1/m
         m = task.spec.accumulate
@@ -159,7 +189,7 @@ class Pipeline:
         Returns the loss as a sum and a count, (2,), where the last stage is; elsewhere ones.
         """
         step, self.part = self.step, part
-        step.draw_as(share * self._count + self._number)
+        step.draw_as(share * len(step.stages) + min(step.mine))
         # only the first stage gets inputs and only the last one targets: the others get activations
         given = (inputs,) if self.first else ()
         ends = {"target": targets} if self.last else {}
@@ -169,28 +199,6 @@ class Pipeline:
         mine = self._losses[-step.spec.accumulate :] or [torch.ones(2, device=step.device)]
         self._losses = []
         return torch.stack(mine).mean(0)  # (m, 2) becomes (2,)
-
-
-def stages_of(
-    task: Task, owners: Sequence[int], group: Any = None
-) -> tuple[TorchStep, dict[int, torch.nn.Module]]:
-    """The step of this worker, whose model is its stages, and these by number; see `Pipeline`."""
-    workload, spec, device = workloads.load(task.spec), task.spec, models.use(task.device)
-    model = models.build(workload, spec.seed)
-    stages = cut(list(parts_of(model, workload.stages).values()), len(owners))
-    mine = {n: stages[n].to(device) for n, owner in enumerate(owners) if owner == task.index}
-    holds = f"stage {', '.join(map(str, mine))}"
-    step = TorchStep(task, torch.nn.Sequential(*mine.values()), holds)
-    step.whole_outputs = partial(through, mine, owners, group)
-    step.workloads_model = model
-    for stage in mine.values():
-        # in the run's precision, as activations are, and in the order in which they are sent
-        stage.forward = partial(contiguous, step.mixed(stage.forward))
-    return step, mine
-
-
-def contiguous(forward: Any, values: Any) -> Any:
-    return forward(values).contiguous()
 
 
 def of_stage(step: TorchStep) -> dict[str, Any]:
@@ -224,18 +232,6 @@ def cut(parts: list[Any], stages: int) -> list[Any]:
     return [torch.nn.Sequential(*parts[a:b]) for a, b in zip(firsts, ends, strict=True)]
 
 
-def through(
-    mine: Mapping[int, Any], owners: Sequence[int], group: Any, inputs: np.ndarray
-) -> np.ndarray:
-    """Compute the outputs of the whole model, on every worker; all must call it together."""
-    values: Any = inputs
-    for number, owner in enumerate(owners):
-        passed = [models.outputs_of(mine[number], values) if number in mine else None]
-        dist.broadcast_object_list(passed, src=owner, group=group)
-        values = passed[0]
-    return values
-
-
 class Stage(PipelineStage):
     """PyTorch's stage, which a schedule drives, with a record of what it does.
 
@@ -245,11 +241,10 @@ class Stage(PipelineStage):
     schedule.
     """
 
-    def __init__(
-        self, pipeline: Pipeline, number: int, count: int, module: torch.nn.Module, group: Any
-    ) -> None:
-        super().__init__(module, number, count, pipeline.step.device, group=group)
+    def __init__(self, pipeline: Pipeline, number: int) -> None:
         self.pipeline, self.step, self.kept = pipeline, pipeline.step, pipeline.kept
+        stages, group = self.step.stages, self.step.group
+        super().__init__(stages[number], number, len(stages), self.step.device, group=group)
 
     def _compute_outputs(self, *args: Any, module: torch.nn.Module, **kwargs: Any) -> Any:
         """Called by PyTorch before the first step, with memory that may hold anything, to see the

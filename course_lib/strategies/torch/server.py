@@ -22,8 +22,8 @@ from course_lib.strategies import catalog, saving
 from course_lib.strategies.optimizers import STATE
 from course_lib.strategies.steps import due
 from course_lib.strategies.torch import models, shard
-from course_lib.strategies.torch.models import begin_state, bytes_sent, flat, shaped, state_of
-from course_lib.strategies.torch.shard import Gradient, Reply, Snapshot, final
+from course_lib.strategies.torch.models import begin_state, flat, shaped, state_of
+from course_lib.strategies.torch.shard import Reply, final
 from course_lib.strategies.torch.steps import TorchStep
 
 PATIENCE = 60.0
@@ -39,8 +39,6 @@ class Servers:
 
     def __init__(self, step: TorchStep) -> None:
         self.step, self.task = step, step.task
-        # what was asked for -> bytes of parameters and gradients that moved the last time
-        self.moved: dict[str, int] = {}
         self.peers = connections(step.task)
         whole = catalog.carries_over(step.spec.strategy)
         self.saves = whole and step.first
@@ -83,10 +81,6 @@ class Servers:
                 if message is not None:
                     answers[peer] = message
         self.task.enter(before)
-        sent = (each for value in arguments if isinstance(value, list) for each in value)
-        moved = (e for e in (*sent, *answers.values()) if isinstance(e, (Snapshot, Gradient)))
-        self.moved[what] = sum(bytes_sent(each.values) for each in moved)
-        self.step.census.note(exchange=sum(self.moved.values()))
         return [answers[peer] for peer in peers]
 
     def fill(self, pieces: Sequence[torch.Tensor]) -> None:

@@ -18,10 +18,10 @@ import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
+from torch import nn
 
 from course_lib.cluster.task import Task
 from course_lib.exchange.group import Meeting
@@ -31,7 +31,7 @@ from course_lib.record.files import read_lines
 from course_lib.strategies import catalog, saving
 from course_lib.strategies.torch import models
 from course_lib.strategies.torch.models import bytes_of, bytes_sent, flat, state_of
-from course_lib.strategies.torch.steps import TorchStep, load_tensors, save_tensors
+from course_lib.strategies.torch.steps import TorchStep
 
 POLL = 0.5  # seconds after which a ps reads whether workers were lost before they came
 ON_PS: dict[str, Callable[..., Any]] = {}
@@ -172,8 +172,8 @@ class Shard(TorchStep):
             state = state_of(self.optimizer)
             for k, each in enumerate(state):
                 each.copy_(mine(whole[k :: len(state)]))  # of all parameters
-        del self.model, self.replica, self.workloads_model, self.parameters  # but for its piece
-        workers = task.spec.workers
+        self.model = self.replica = self.workloads_model = nn.Module()  # only the piece is left
+        self.parameters, workers = [self.values], task.spec.workers
         self.steps_done = torch.full((workers,), self.number + 1)
         self.pieces, self.next_piece = torch.full((workers,), -1), torch.tensor(0)
         self.living, self.finished = set(range(workers)), set[int]()
@@ -186,7 +186,9 @@ class Shard(TorchStep):
         self.losses: deque[tuple[float, float]] = deque(maxlen=counted)  # sum and count
         if not self.together:
             self.writers = [f"ps:{k}" for k in range(task.spec.ps)]
-            self.restore()
+            self.own_state = {"values": self.values, "steps_done": self.steps_done}
+            self.own_state |= {"pieces": self.pieces, "next_piece": self.next_piece}
+            self.restore()  # pieces that were taken then are to be computed again
         self.version, self._saved = self.updates, self.number
 
     @contextlib.contextmanager
@@ -254,21 +256,6 @@ class Shard(TorchStep):
             self._saved, self.updates, start = self.number, self.version, clock()
             self.leave_checkpoint()
             self.task.record("checkpoint", self.number, start, clock())
-
-    def save_state(self, part: Path) -> None:
-        save_tensors(self._piece(), part)
-
-    def load_state(self, part: Path) -> None:
-        """Go on from a checkpoint. Pieces that were taken then are to be computed again."""
-        if self.together:
-            return super().load_state(part)
-        models.begin_state(self.optimizer, self.updates)
-        load_tensors(self._piece(), part)
-
-    def _piece(self) -> dict[str, torch.Tensor]:
-        mine = {name: getattr(self, name) for name in ("values", "steps_done", "pieces")}
-        state = {f"optimizer.{k}": each for k, each in enumerate(state_of(self.optimizer))}
-        return mine | state | {"next_piece": self.next_piece}
 
     def lose(self, worker: int) -> None:
         """A worker is lost. Gradients of it that are not applied yet are dropped, as it may come

@@ -11,7 +11,7 @@ the buffers of the first worker.
 import functools
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from pathlib import Path
@@ -36,7 +36,6 @@ from course_lib.strategies.steps import TrainingStep, fastest
 from course_lib.strategies.torch import models
 from course_lib.strategies.torch.models import bytes_of, local, scale, whole
 from course_lib.workloads.examples import cut, first_leaf
-from course_lib.workloads.workload import Outputs
 
 TIMEOUT = timedelta(seconds=60)
 """For how long a worker waits for another that neither answers nor is known to be gone."""
@@ -68,27 +67,19 @@ class TorchStep(TrainingStep):
     """A training step of this task's `model`, by default that of the run's workload.
 
     `mixed` makes a function compute in the run's precision. `replica`: what the task computes with,
-    the model or a copy on another device. `holds`: which variables the task updates, `all` or its
-    shard or stage; `device`: where it computes, if not where the model is; `whole_outputs`: those
-    of the whole model, if this one is a part of it. `own_state`: tensors of a page's own, by name,
-    that its next step depends on besides model and optimizer; a checkpoint holds each worker's.
+    on its `device`: the model or a copy. `holds`: which variables the task updates, `all` or its
+    shard or stage. `own_state`: tensors of a page's own, by name, that its next step depends on
+    besides model and optimizer; a checkpoint holds each worker's.
     """
 
     def __init__(
-        self,
-        task: Task,
-        model: Any = None,
-        holds: str = "all",
-        device: Any = None,
-        apart: bool = False,
+        self, task: Task, model: Any = None, holds: str = "all", apart: bool = False
     ) -> None:
         self.apart, self.own_state = apart, dict[str, torch.Tensor]()
         self.model = self.replica = models.model_of(task) if model is None else model
-        self.whole_outputs: Outputs | None = None
         self.workloads_model = self.model  # the whole one, also where `model` is a stage of it
-        home = next(self.model.parameters()).device
-        self.device = device or home
-        super().__init__(task, [(holds, str(home))])
+        self.device = models.use(task.device)
+        super().__init__(task, [(holds, str(next(self.model.parameters()).device))])
         self._layers = Layers(self.sleep)
         self._compare = models.loss_of(self.workload)
         self.mixed = models.mixed(task.spec.precision, self.device.type)
@@ -186,8 +177,6 @@ class TorchStep(TrainingStep):
         super().done(mean)
 
     def outputs(self, inputs: Any) -> Any:
-        if self.whole_outputs:
-            return self.whole_outputs(inputs)
         return self.mixed(models.outputs_of)(self.model, inputs)
 
     def matmul_flops(self) -> float:
@@ -237,14 +226,20 @@ class TorchStep(TrainingStep):
         return models.optimizer_of(self.spec, shards)
 
     def save_state(self, part: Path) -> None:
-        save_tensors(self._state(self.task.name), part)
+        """Together with the others of the process group, if there is one."""
+        with plainly():
+            writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
+            planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
+            dcp.save(self._state(self.task.name), storage_writer=writer, planner=planner)
 
     def load_state(self, part: Path) -> None:
         names = dcp.FileSystemReader(part).read_metadata().state_dict_metadata
         if any("optimizer." in name for name in names):  # a page may have another one
             models.begin_state(self.optimizer, self.updates)
         there = any(name.startswith(f"{self.task.name}.") for name in names)
-        load_tensors(self._state(self.task.name if there else "worker:0"), part)
+        state = self._state(self.task.name if there else "worker:0")
+        with plainly():
+            dcp.load(state, checkpoint_id=part, no_dist=True)
 
     def _state(self, replica: str) -> dict[str, Any]:
         """All tensors of this task that its next step depends on, by name: those of the model, the
@@ -398,21 +393,6 @@ def as_held(parameter: Any, state: Any) -> Any:
         return state
     how = {"shape": parameter.shape, "stride": parameter.stride(), "run_check": False}
     return DTensor.from_local(state, parameter.device_mesh, parameter.placements, **how)
-
-
-def save_tensors(state: Mapping[str, Any], part: Path) -> None:
-    """Write tensors by name, together with the others of the process group, if there is one."""
-    alone = not dist.is_initialized()
-    with plainly():
-        writer = dcp.FileSystemWriter(part, sync_files=False)  # `seal` does that for all files
-        planner = dcp.DefaultSavePlanner(dedup_save_to_lowest_rank=True)
-        dcp.save(dict(state), storage_writer=writer, planner=planner, no_dist=alone)
-
-
-def load_tensors(state: Mapping[str, Any], part: Path) -> None:
-    """Read into these tensors what was written by their names."""
-    with plainly():
-        dcp.load(dict(state), checkpoint_id=part, no_dist=True)
 
 
 @contextmanager

@@ -114,8 +114,7 @@ class Watching(WatchedLoop):
             optimizer.register_step_pre_hook(self._applying)
             optimizer.register_step_post_hook(partial(self._stepped, name))
         self._wrap_backward()
-        if dist.is_available():
-            self._wrap_wait()
+        self._wrap_wait()
 
     def now(self) -> float:
         if self._home.type == "cuda":
