@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from course_lib.errors import SpecError
 from course_lib.spec.faults import Fault
-from course_lib.spec.fields import ALL, Jitter, Link, check_jitter, complaints
+from course_lib.spec.fields import ALL, Jitter, Link, check_jitter
 from course_lib.spec.settings import Settings
 
 JOBS = ("chief", "worker", "ps")
@@ -44,20 +44,16 @@ class RunSpec(Settings):
     """
 
     def __init__(self, /, **fields: Any) -> None:
-        with complaints(RunSpec):
-            super().__init__(**fields)
+        super().__init__(**fields)  # for type checkers: a field takes more types than it keeps
 
     @model_serializer(mode="wrap")
     def _to_json(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {n: value for n, value in handler(self).items() if n in self.model_fields_set}
 
-    def complete(self, unused: Iterable[str] = ()) -> RunSpec:
+    def complete(self, unused: Collection[str] = ()) -> RunSpec:
         """The same run with all fields set but the `unused`, so that its JSON holds them."""
-        names = RunSpec.model_fields.keys() - set(unused)
-        values = {name: getattr(self, name) for name in names}
-        if "global_batch" in names:
-            values["global_batch"] = self.batch
-        spec = self.model_copy(update=values)
+        values = {**dict(self), "global_batch": self.batch}
+        spec = self.model_copy(update={n: v for n, v in values.items() if n not in unused})
         return spec.placed(spec.placement) if spec.placement else spec
 
     def placed(self, placement: dict[str, int]) -> RunSpec:
