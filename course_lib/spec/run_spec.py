@@ -5,6 +5,7 @@ fields mean together is judged by `strategies/gate.py`.
 from __future__ import annotations
 
 import inspect
+import math
 import typing
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
@@ -23,6 +24,12 @@ REAL_LINKS = (
     "of a cluster are as they are, and so measured; leave it out"
 )
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
+
+
+def batch_of(*parts: int) -> int:
+    """A batch of 128 examples or a little less that divides by each of `parts`."""
+    unit = math.lcm(*parts)
+    return max(unit, 128 // unit * unit)
 
 
 class RunSpec(Settings):
@@ -96,8 +103,7 @@ class RunSpec(Settings):
     @property
     def batch(self) -> int:
         """Examples in a step over all workers: about 128 if the spec does not say."""
-        unit = self.shares * self.accumulate
-        return self.global_batch or max(unit, 128 // unit * unit)
+        return self.global_batch or batch_of(self.shares * self.accumulate)
 
     @property
     def on_nodes(self) -> bool:

@@ -7,7 +7,6 @@ a part of that share. In 16 bits it also keeps copies of weights, once for all e
 Rajbhandari et al., "ZeRO", SC 2020, section 3.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
@@ -80,12 +79,6 @@ AllReduceOf = Callable[[RunSpec, Sketch], Reason | None]
 def no_all_reduce(why: str) -> AllReduceOf:
     """The all-reduce of a strategy that has none; `why`: what it has in its place."""
     return lambda spec, model: Reason("all-reduce", "none", why)
-
-
-def batch_of(*parts: int) -> int:
-    """A batch of 128 examples or a little less that divides by each of `parts`."""
-    unit = math.lcm(*parts)
-    return max(unit, 128 // unit * unit)
 
 
 def share_of(spec: RunSpec, model: Sketch, of: int = 1) -> dict[str, int]:
@@ -201,7 +194,7 @@ class Strategy(Facts):
 
     def foretold(self, spec: RunSpec, model: Sketch) -> Memory:
         """The memory of each task by its formula, in bytes."""
-        memory = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
+        memory = self.memory(spec, model, self.piece(spec))
         if not model.activations:  # not known
             for kinds in memory.values():
                 kinds.pop("activations", None)

@@ -4,14 +4,13 @@ from collections import Counter
 
 from course_lib import workloads
 from course_lib.hardware import Machine, Reason
-from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.run_spec import RunSpec, batch_of
 from course_lib.strategies import trial
 from course_lib.strategies.strategy import (
     Measured,
     Memory,
     Refusals,
     Strategy,
-    batch_of,
     no_all_reduce,
     on_workers,
     share_of,
