@@ -17,15 +17,12 @@ from typing import Any
 from course_lib.errors import SpecError, trying
 from course_lib.notebook import lazy
 from course_lib.spec.run_spec import RunSpec
-from course_lib.workloads.workload import OURS, OWN, Workload
+from course_lib.workloads.workload import OWN, WORKLOADS, Workload
 
-WORKLOADS: dict[str, Callable[..., Workload]] = {
-    name: function
-    for module in lazy.modules(__name__)
-    for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__annotations__.get("return") is Workload
-}
-OURS.update(WORKLOADS)
+for module in lazy.modules(__name__):
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        if function.__annotations__.get("return") is Workload:
+            WORKLOADS[name] = function
 
 
 def named(workload: Any) -> str:

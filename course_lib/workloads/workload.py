@@ -50,8 +50,8 @@ Builder = Callable[..., Any]
 Outputs = Callable[[Tree], Tree]
 """What a model makes of inputs when it is not being trained; both are of numpy arrays."""
 
-OURS: set[str] = set()
-"""The names of the course's own workloads."""
+WORKLOADS: dict[str, Callable[..., Workload]] = {}
+"""The course's workloads by name, each as the function that makes it."""
 
 OWN: dict[str, Workload] = {}
 """A learner's workloads by name; the last one of a name."""
@@ -235,7 +235,7 @@ class Workload:
         builders = all(callable(each) for each in (self.torch, self.tensorflow) if each is not None)
         for name, fine, allowed in (
             ("name", named, "a name of letters, digits and _, such as mine"),
-            ("name", self.ours or self.name not in OURS, "the course has one of this name"),
+            ("name", self.ours or self.name not in WORKLOADS, "the course has one of this name"),
             ("torch", builders, "a function without arguments that makes the model: lambda: ..."),
             ("torch", self.frameworks, "a builder for torch or for tensorflow is missing"),
             ("loss", not isinstance(self.loss, type), "a function; a class() makes one"),
