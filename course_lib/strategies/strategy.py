@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
+from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.record.measures import Memory
 from course_lib.spec.run_spec import RunSpec
@@ -114,7 +115,7 @@ class Strategy(Facts):
 
     - `jobs`: for each framework that it is for, the jobs of its tasks; none if it cannot run there.
       Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
-    - `measured`: why it is real, for each framework; `absent`: why a machine cannot have it.
+    - `measured`: why it is real, for each framework.
     - `check`: what of a spec it refuses, see `gate.py`; raises `Unavailable` if the machine cannot
       do it.
     - `fits`: what it refuses for the model that a run is to train.
@@ -140,7 +141,6 @@ class Strategy(Facts):
     name: str
     jobs: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: WORKERS)
     measured: Mapping[str, Measured] = field(default_factory=lambda: PROCESSES)
-    absent: Callable[[str, Machine], Standing | None] = lambda framework, machine: None
     check: Callable[[RunSpec, Machine], Refusals] = lambda spec, machine: ()
     fits: Callable[[RunSpec, Sketch], Refusals] = lambda spec, model: ()
     default_batch: Callable[[RunSpec], int] = lambda spec: spec.batch
@@ -173,9 +173,13 @@ class Strategy(Facts):
         }
 
     def standing(self, framework: str, machine: Machine) -> Standing:
-        """Say how real it is with a framework on a machine."""
-        if absent := self.absent(framework, machine):
-            return absent
+        """Say how real it is with a framework on a machine: unavailable if the machine cannot do a
+        run of which nothing else is asked.
+        """
+        try:
+            list(self.check(RunSpec(framework=framework), machine))
+        except Unavailable as error:
+            return Standing("unavailable", error.why, error.cure)
         cpu, gpu, at_least = self.measured[framework]
         gpus = len(machine.gpus) if framework in machine.cuda_frameworks else 0
         return Standing("measured", gpu.format(gpus=gpus) if gpu and gpus >= at_least else cpu)
