@@ -33,17 +33,16 @@ def named(workload: Any) -> str:
         return workload.name
     if isinstance(workload, str) and ".py" not in (workload[-3:], workload.rpartition(":")[0][-3:]):
         return workload
-    return str(from_file("workload", workload, Workload).name)
+    return str(from_file("workload", workload, Workload, "Workload(...)").name)
 
 
-def from_file(field: str, text: Any, kind: Any, what: str = "") -> Any:
-    """The value of a `kind` in a file of a learner's own, given as `file.py:name`.
+def from_file(field: str, text: Any, kind: Any, what: str) -> Any:
+    """The value of a `kind`, called a `what`, in a file of a learner's own: `file.py:name`.
 
     Such a file is run, as a module that is imported is, and may import its neighbours. Raises
     `SpecError` if it cannot be run, or if it has no such value of that name.
     """
     path, _, name = str(text).rpartition(":")
-    what = what or f"{kind.__name__}(...)"
     if not path.endswith(".py"):
         form = f"the name of a {field}, a {what}, or the file and name of one: my.py:mine"
         raise SpecError(field, text, form)
