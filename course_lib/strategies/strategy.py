@@ -9,7 +9,7 @@ Rajbhandari et al., "ZeRO", SC 2020, section 3.
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
@@ -96,17 +96,15 @@ def per_example(few: int, twice: int, examples: int) -> tuple[int, int]:
     return (twice - few) // examples, max(0, 2 * few - twice)
 
 
-def on_workers(spec: RunSpec, memory: dict[str, Any]) -> Memory:
-    """The same on each worker."""
-    return {f"worker:{k}": dict(memory) for k in range(spec.workers)}
+def on_workers(spec: RunSpec, memory: Mapping[str, int]) -> Memory:
+    """The same on each worker, for each of its replicas."""
+    kinds = {kind: spec.replicas * count for kind, count in memory.items()}
+    return {f"worker:{k}": dict(kinds) for k in range(spec.workers)}
 
 
 def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Memory:
-    """Every replica holds S + S + k S, and the activations of its examples; a worker holds that for
-    each of its replicas.
-    """
-    replica = share_of(spec, model) | {"activations": model.kept(examples)}
-    return on_workers(spec, {kind: spec.replicas * n for kind, n in replica.items()})
+    """Every replica holds S + S + k S, and the activations of its examples."""
+    return on_workers(spec, share_of(spec, model) | {"activations": model.kept(examples)})
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -159,9 +159,8 @@ def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """Parameters and optimizer state once, gradients and activations on each replica. In PyTorch
     each replica also has a slot in shared memory, for its loss and its gradients.
     """
-    host, on_each = share_of(spec, model), model.kept(examples)
-    replica = {"gradients": spec.replicas * host.pop("gradients")}
-    replica["activations"] = spec.replicas * on_each
+    host = share_of(spec, model)
+    replica = {"gradients": host.pop("gradients"), "activations": model.kept(examples)}
     memory = on_workers(spec, {"parameters": 0, "optimizer_state": 0} | replica)
     memory["worker:0"] |= host
     if spec.framework == "torch":

@@ -114,8 +114,7 @@ def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """1/n of everything on each device, if every layer is cut. Activations are not foretold: only
     those within a pair of layers are cut, and how many these are depends on the model.
     """
-    shares = share_of(spec, model, spec.shares)
-    return on_workers(spec, {kind: spec.replicas * n for kind, n in shares.items()})
+    return on_workers(spec, share_of(spec, model, spec.shares))
 
 
 TENSOR_PARALLEL = Strategy(
