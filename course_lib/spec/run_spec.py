@@ -10,6 +10,7 @@ import typing
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from course_lib.errors import SpecError
@@ -75,13 +76,11 @@ class RunSpec(Settings):
     def places(self) -> dict[str, int]:
         """The host of each task, counted from 0."""
         hosts = min(self.hosts, self.workers)
-        size, extra = divmod(self.workers, hosts)  # the first `extra` hosts have one more
-        places = {
-            f"worker:{i}": max(i // (size + 1), (i - extra) // size) for i in range(self.workers)
-        }
+        blocks = np.array_split(range(self.workers), hosts)
+        places = {f"worker:{i}": host for host, block in enumerate(blocks) for i in block}
         others = [task for task in self.tasks if task not in places]
         places |= {task: hosts + i if hosts > 1 else 0 for i, task in enumerate(others)}
-        return {task: (places | self.placement)[task] for task in self.tasks}
+        return {task: self.placement.get(task, places[task]) for task in self.tasks}
 
     @property
     def all_hosts(self) -> tuple[int, ...]:
