@@ -93,6 +93,3 @@ def sizes(spec: RunSpec) -> dict[str, int]:
 def load(spec: RunSpec) -> Workload:
     """The workload of a run. Raises `SpecError` if there is none of its name, or none so large."""
     return find(spec.workload)(**sizes(spec))
-
-
-__all__ = ["OWN", "WORKLOADS", "Workload", "find", "from_file", "load", "named", "sizes"]
