@@ -229,8 +229,6 @@ class Jitter(NamedTuple):
     def of(text: str) -> "Jitter":
         """The jitter that is written so; "" is none. Raises `SpecError` for any other text."""
         jitter = Jitter()
-        if not text:
-            return jitter
         if m := re.fullmatch(rf"lognormal:{_NUMBER}", text):
             jitter = Jitter(sigma=float(m[1]))
         elif m := re.fullmatch(rf"exponential:{_TIME}", text):
@@ -238,7 +236,7 @@ class Jitter(NamedTuple):
         elif m := re.fullmatch(rf"one_in:0*([1-9]\d*):{_TIME}", text):
             jitter = Jitter(chance=1 / int(m[1]), delay=seconds(m[2], m[3]))
         most = jitter.sigma <= 2 and jitter.mean <= 10 and jitter.delay <= 10
-        if not (most and (jitter.sigma or jitter.mean or jitter.delay)):
+        if text and not (most and (jitter.sigma or jitter.mean or jitter.delay)):
             raise SpecError("jitter", text, FORMS)
         return jitter
 
