@@ -101,6 +101,7 @@ class Damaged(LockstepError, ValueError):
         super().__init__(f"{path} cannot be read: {why}".replace("\n", " "))
 
 
+@dataclass(eq=False, repr=False)
 class StartTimeout(LockstepError):
     """A run did not start in time. Fields: `arrived` and `waiting_for` (task names), `seconds`.
 
@@ -108,22 +109,19 @@ class StartTimeout(LockstepError):
     there are no task names then.
     """
 
-    def __init__(
-        self,
-        arrived: Sequence[str],
-        waiting_for: Sequence[str],
-        seconds: float,
-        importing: str = "",
-    ) -> None:
-        self.arrived, self.waiting_for = tuple(arrived), tuple(waiting_for)
-        self.seconds, self.importing = seconds, importing
-        what, cure = f"{importing} was not imported", f"Call warm({importing!r}) before the run."
-        if not importing:
-            what = (
-                f"{', '.join(arrived) or 'no task'} had arrived, and not {', '.join(waiting_for)}"
-            )
+    arrived: tuple[str, ...]
+    waiting_for: tuple[str, ...]
+    seconds: float
+    importing: str = ""
+
+    def __str__(self) -> str:
+        what = f"{self.importing} was not imported"
+        cure = f"Call warm({self.importing!r}) before the run."
+        if not self.importing:
+            arrived = ", ".join(self.arrived) or "no task"
+            what = f"{arrived} had arrived, and not {', '.join(self.waiting_for)}"
             cure = "Look at their stderr.log in the run directory."
-        super().__init__(f"after {seconds:.0f} s {what}. {cure}")
+        return f"after {self.seconds:.0f} s {what}. {cure}"
 
 
 @dataclass(eq=False, repr=False)

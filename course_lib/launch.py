@@ -79,7 +79,7 @@ def _plan(request: Request, spec: RunSpec, machine: Machine, warm: bool) -> Plan
         all_reduce = strategy.all_reduce(spec, model)
         plan = hardware.plan(spec, machine, warm, all_reduce, model.parameters)
         divided = strategy.piece(spec) < spec.batch
-        notes = trial.reasons(spec, model, plan.device, servers=spec.ps > 0, divided=divided)
+        notes = trial.reasons(spec, model, plan.device, divided)
         if strategy.asynchronous:
             text = "Each worker's piece of a global batch is an update of its own, divided by what "
             text += "its loss counts in this piece."

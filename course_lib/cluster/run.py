@@ -373,7 +373,8 @@ class Run(Orders):
         while True:
             missing = self._tasks("starting", "restarting")
             if not ready(channel, deadline - clock() if missing else None):
-                raise StartTimeout([t for t in self.tasks if t not in missing], missing, patience)
+                arrived = tuple(task for task in self.tasks if task not in missing)
+                raise StartTimeout(arrived, tuple(missing), patience)
             if (messages := channel.receive()) is None:
                 raise SupervisorLost("it left no word of why", self._engine.last_words(framework))
             for message in messages:

@@ -4,7 +4,6 @@ Each is prepared to run on an equal share of the machine.
 
 import contextlib
 import json
-import math
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,7 +18,7 @@ from course_lib.cluster.run import Prepared
 from course_lib.errors import SpecError
 from course_lib.hardware import Machine
 from course_lib.launch import prepare
-from course_lib.spec.run_spec import JOBS, RunSpec
+from course_lib.spec.run_spec import JOBS, RunSpec, batch_of
 from course_lib.strategies import catalog, pages
 from course_lib.strategies.gate import Request, admit, requested
 from course_lib.strategies.optimizers import usual_rate
@@ -160,11 +159,10 @@ def _each_fits(
     for label, (_, what, own) in asked:
         with _named(label, common.keys() - own.keys()):
             requests[label] = requested(what, {**common, **own})
-    shares = math.lcm(*(request.spec.shares for request in requests.values()))
+    batch = batch_of(*(request.spec.shares for request in requests.values()))
     lined_up = []
     for label, request in requests.items():
         if not common["global_batch"]:
-            batch = max(shares, 128 // shares * shares)
             request.spec = request.spec.model_copy(update={"global_batch": batch})
         if not request.spec.trace:
             raise SpecError("trace", False, "a race is judged by its traces")

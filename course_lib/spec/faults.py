@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from course_lib.errors import SpecError
-from course_lib.spec.fields import Jitter, Link, check_factor, seconds
+from course_lib.spec.fields import Link, check_factor, check_jitter, seconds
 
 FORM = (
     "what, whom, when: kill worker:2 at step 40, pause worker:1 at 2.5s for 500ms, "
@@ -109,7 +109,7 @@ class Fault:
                 case "slow":
                     given = {"factor": check_factor(float(value))}
                 case "jitter":
-                    given = {"jitter": value if Jitter.of(value) else ""}
+                    given = {"jitter": check_jitter(value)}
                 case "link":
                     given = {"link": Link.of(value)}
         except ValueError as error:

@@ -14,12 +14,10 @@ worker that computes several pieces of one step, as a fast one under `parameter_
 the same delay in each.
 """
 
-import contextlib
 import functools
 import math
 import re
 import typing
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, NamedTuple, Self
@@ -29,7 +27,6 @@ from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Fie
 
 from course_lib.errors import SpecError
 
-STRICT = ConfigDict(frozen=True, extra="forbid")
 FORMS = (
     "lognormal:SIGMA (up to 2), exponential:MEAN or one_in:STEPS:DELAY (times up to 10s), "
     "such as lognormal:0.5, exponential:20ms or one_in:100:200ms"
@@ -62,52 +59,57 @@ def flag(default: bool, title: str) -> Any:
     return field(default, title, "true or false")
 
 
-@contextlib.contextmanager
-def complaints(model: type[BaseModel]) -> Iterator[None]:
-    """Turn the first of pydantic's complaints about a model's fields into a `SpecError`."""
-    try:
-        yield
-    except ValidationError as error:
+class Strict(BaseModel):
+    """A frozen model that takes only its own fields. Raises `SpecError` for the first wrong one."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def __init__(self, /, **fields: Any) -> None:
+        try:
+            super().__init__(**fields)
+        except ValidationError as error:
+            raise self._refusal(error) from None
+
+    @classmethod
+    def _refusal(cls, error: ValidationError) -> SpecError:
+        """The first of pydantic's complaints as an error of ours."""
         first = error.errors(include_url=False)[0]
-    else:
-        return
-    cause = first.get("ctx", {}).get("error")
-    name = str(first["loc"][0]) if first["loc"] else "spec"
-    if isinstance(cause, SpecError):
-        raise cause from None
-    if first["type"] == "extra_forbidden":
-        raise SpecError.unknown("field", name, model.model_fields) from None
-    kind = model.model_fields[name]
-    allowed = texts(kind.annotation)
-    raise SpecError.unknown(name, first["input"], allowed, str(kind.description)) from None
+        cause = first.get("ctx", {}).get("error")
+        name = str(first["loc"][0]) if first["loc"] else "spec"
+        if isinstance(cause, SpecError):
+            return cause
+        if first["type"] == "extra_forbidden":
+            return SpecError.unknown("field", name, cls.model_fields)
+        kind = cls.model_fields[name]
+        allowed = texts(kind.annotation)
+        return SpecError.unknown(name, first["input"], allowed, str(kind.description))
 
 
 def texts(kind: Any) -> list[str]:
     """The texts that a field of such a type may be set to, where only some are allowed."""
-    parts = typing.get_args(kind)
-    return [part for part in parts if isinstance(part, str)] + [
-        text for part in parts if not isinstance(part, str) for text in texts(part)
-    ]
+    if isinstance(kind, str):
+        return [kind]
+    return [text for part in typing.get_args(kind) for text in texts(part)]
 
 
-def check_factor(factor: float, field: str = "factor") -> float:
+def check_factor(factor: float) -> float:
     """Return a slow-down factor (1: full speed) if it is one, else raise `SpecError`."""
     if not (isinstance(factor, (int, float)) and 1 <= factor <= 1000):
-        raise SpecError(field, factor, "a factor from 1 (full speed) to 1000")
+        raise SpecError("factor", factor, "a factor from 1 (full speed) to 1000")
     return float(factor)
 
 
-def parse_bytes(text: str | int, field: str = "bytes") -> int:
+def parse_bytes(text: str | int) -> int:
     """`4MiB`, `64 KiB`, `1MB` or `100` as a number of bytes: KiB is 1024 bytes, KB 1000."""
     match = re.fullmatch(
         r"\s*([0-9]+(?:\.[0-9]+)?)\s*(?:([kmg])(i)?)?b?\s*", str(text), re.IGNORECASE
     )
     if not match:
-        raise SpecError(field, text, "a number of bytes, such as 4MiB, 64KiB or 1000")
+        raise SpecError("bytes", text, "a number of bytes, such as 4MiB, 64KiB or 1000")
     number, unit, binary = match.groups()
     size = Fraction(number) * (1024 if binary else 1000) ** " kmg".index((unit or " ").lower())
     if size.denominator != 1 or size >= 2**63:
-        raise SpecError(field, text, "a whole number of bytes, less than 2**63")
+        raise SpecError("bytes", text, "a whole number of bytes, less than 2**63")
     return int(size)
 
 
@@ -115,7 +117,7 @@ _FIGURE = r"\s*(-?\d*\.?\d+)?\s*"
 _LINK = re.compile(rf"(?=.*\d){_FIGURE}(?:,{_FIGURE})?(?:,{_FIGURE})?")
 
 
-class Link(BaseModel):
+class Link(Strict):
     """The link between a host and the switch that joins all hosts.
 
     `mbit`: megabits a second in each direction; None: no limit. `delay_ms`: the delay added to
@@ -124,8 +126,6 @@ class Link(BaseModel):
     `collectives.AlphaBeta(0, 1 / link.bytes_per_second, link.delay)`; it loses nothing.
     """
 
-    model_config = STRICT
-
     mbit: float | None = number(
         None, 100_000, "the link of each host, no limit if not given", "megabits a second"
     )
@@ -133,10 +133,6 @@ class Link(BaseModel):
     loss: float = field(
         0.0, "what each host's link loses", "a share of packets, from 0, less than 1", ge=0, lt=1
     )
-
-    def __init__(self, /, **fields: Any) -> None:
-        with complaints(Link):
-            super().__init__(**fields)
 
     @classmethod
     def of(cls, text: str) -> Self:
@@ -233,8 +229,6 @@ class Jitter(NamedTuple):
     def of(text: str) -> "Jitter":
         """The jitter that is written so; "" is none. Raises `SpecError` for any other text."""
         jitter = Jitter()
-        if not text:
-            return jitter
         if m := re.fullmatch(rf"lognormal:{_NUMBER}", text):
             jitter = Jitter(sigma=float(m[1]))
         elif m := re.fullmatch(rf"exponential:{_TIME}", text):
@@ -242,7 +236,7 @@ class Jitter(NamedTuple):
         elif m := re.fullmatch(rf"one_in:0*([1-9]\d*):{_TIME}", text):
             jitter = Jitter(chance=1 / int(m[1]), delay=seconds(m[2], m[3]))
         most = jitter.sigma <= 2 and jitter.mean <= 10 and jitter.delay <= 10
-        if not (most and (jitter.sigma or jitter.mean or jitter.delay)):
+        if text and not (most and (jitter.sigma or jitter.mean or jitter.delay)):
             raise SpecError("jitter", text, FORMS)
         return jitter
 

@@ -5,15 +5,17 @@ fields mean together is judged by `strategies/gate.py`.
 from __future__ import annotations
 
 import inspect
+import math
 import typing
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
+import numpy as np
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
 from course_lib.errors import SpecError
 from course_lib.spec.faults import Fault
-from course_lib.spec.fields import ALL, Jitter, Link, check_jitter, complaints
+from course_lib.spec.fields import ALL, Jitter, Link, check_jitter
 from course_lib.spec.settings import Settings
 
 JOBS = ("chief", "worker", "ps")
@@ -23,6 +25,12 @@ REAL_LINKS = (
     "of a cluster are as they are, and so measured; leave it out"
 )
 ONE_HOST = "a link is between hosts, and there is one: set hosts to 2 or more"
+
+
+def batch_of(*parts: int) -> int:
+    """A batch of 128 examples or a little less that divides by each of `parts`."""
+    unit = math.lcm(*parts)
+    return max(unit, 128 // unit * unit)
 
 
 class RunSpec(Settings):
@@ -44,20 +52,16 @@ class RunSpec(Settings):
     """
 
     def __init__(self, /, **fields: Any) -> None:
-        with complaints(RunSpec):
-            super().__init__(**fields)
+        super().__init__(**fields)  # for type checkers: a field takes more types than it keeps
 
     @model_serializer(mode="wrap")
     def _to_json(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
         return {n: value for n, value in handler(self).items() if n in self.model_fields_set}
 
-    def complete(self, unused: Iterable[str] = ()) -> RunSpec:
+    def complete(self, unused: Collection[str] = ()) -> RunSpec:
         """The same run with all fields set but the `unused`, so that its JSON holds them."""
-        names = RunSpec.model_fields.keys() - set(unused)
-        values = {name: getattr(self, name) for name in names}
-        if "global_batch" in names:
-            values["global_batch"] = self.batch
-        spec = self.model_copy(update=values)
+        values = {**dict(self), "global_batch": self.batch}
+        spec = self.model_copy(update={n: v for n, v in values.items() if n not in unused})
         return spec.placed(spec.placement) if spec.placement else spec
 
     def placed(self, placement: dict[str, int]) -> RunSpec:
@@ -72,13 +76,11 @@ class RunSpec(Settings):
     def places(self) -> dict[str, int]:
         """The host of each task, counted from 0."""
         hosts = min(self.hosts, self.workers)
-        size, extra = divmod(self.workers, hosts)  # the first `extra` hosts have one more
-        places = {
-            f"worker:{i}": max(i // (size + 1), (i - extra) // size) for i in range(self.workers)
-        }
+        blocks = np.array_split(range(self.workers), hosts)
+        places = {f"worker:{i}": host for host, block in enumerate(blocks) for i in block}
         others = [task for task in self.tasks if task not in places]
         places |= {task: hosts + i if hosts > 1 else 0 for i, task in enumerate(others)}
-        return {task: (places | self.placement)[task] for task in self.tasks}
+        return {task: self.placement.get(task, places[task]) for task in self.tasks}
 
     @property
     def all_hosts(self) -> tuple[int, ...]:
@@ -100,8 +102,7 @@ class RunSpec(Settings):
     @property
     def batch(self) -> int:
         """Examples in a step over all workers: about 128 if the spec does not say."""
-        unit = self.shares * self.accumulate
-        return self.global_batch or max(unit, 128 // unit * unit)
+        return self.global_batch or batch_of(self.shares * self.accumulate)
 
     @property
     def on_nodes(self) -> bool:

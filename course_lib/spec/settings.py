@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
     BeforeValidator,
     Field,
     PlainSerializer,
@@ -15,11 +14,11 @@ from pydantic import (
 from course_lib.spec.faults import FORM, Fault, several
 from course_lib.spec.fields import (
     FORMS,
-    STRICT,
     AnyPath,
     ByName,
     Delays,
     Links,
+    Strict,
     field,
     flag,
     number,
@@ -43,10 +42,8 @@ def _name_of(workload: object) -> object:
     return getattr(workload, "name", workload)
 
 
-class Settings(BaseModel):
+class Settings(Strict):
     """The fields of a `RunSpec`, which says what they mean together."""
-
-    model_config = STRICT
 
     strategy: str = field(
         "multi_worker_mirrored", "the strategy", "the name of a strategy, see `lockstep strategies`"

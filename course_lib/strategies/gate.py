@@ -79,11 +79,9 @@ def admit(request: Request, machine: Machine) -> Request:
     """
     for refusal in refusals(request, machine):
         raise refusal
-    spec = request.spec
-    if request.strategy is None:
-        request.spec = spec.complete(unused=("steps", "global_batch"))  # functions may have others
-        return request
-    request.spec = spec.complete(unused_fields(spec))
+    # functions may have other steps and batches
+    unused = unused_fields(request.spec) if request.strategy else ("steps", "global_batch")
+    request.spec = request.spec.complete(unused)
     return request
 
 

@@ -45,7 +45,6 @@ from course_lib.strategies import saving
 from course_lib.strategies.optimizers import LossScale
 from course_lib.workloads import order
 from course_lib.workloads.layers import digest
-from course_lib.workloads.workload import Outputs
 
 MOMENT = 1e-6  # seconds, too short to sleep
 PARTS = ("stage", "experts")
@@ -449,20 +448,32 @@ class TrainingStep(Phases, ABC):
     # --- what it leaves ---
 
     def result(self) -> dict[str, Any]:
-        """Return the strategy's result: see `outcome`, and the `sample` of a workload that has one.
-        The first task saves the trained weights; with `PARTS` each saves its own. The first
-        task also adds `matmul_flops`, measured last, when the other tasks are done.
+        """Return the strategy's result: final_loss (mean over the last global batch), test_accuracy
+        (or test_ and another metric), digest (of the weights that this task ended with), parameters
+        (of the whole model), flops_per_step (see `training_flops`), variables_on and
+        optimizer_state_on (bytes by device); and the `sample` of a workload that has one. The first
+        task saves the trained weights; with `PARTS` each saves its own. The first task also adds
+        `matmul_flops`, measured last, when the other tasks are done.
 
         Where each task holds a shard, all tasks must call it together.
         """
         self.task.enter("evaluate")
-        named = self.named_weights()
+        spec, workload, named = self.spec, self.workload, self.named_weights()
         if self.first or self._has_part:  # before the metric may fail
             self.task.files.leave_weights(self.task.name, named)
         placed = {"variables_on": self.variables_on(), "optimizer_state_on": self.state_on()}
-        values = outcome(self.task, self.outputs, self.weights(), self.loss) | placed
-        if self.workload.sample and (self.first or not self._whole):
-            values["sample"] = self.workload.sample(self.outputs)
+        weights, metric = self.weights(), workload.measure(self.outputs)
+        model = workload.sketch_in(spec.framework, spec.precision)
+        values = {
+            "final_loss": self.loss,
+            f"test_{workload.metric_name}": metric,
+            "digest": digest(weights),
+            "parameters": model.parameters if model else sum(weight.size for weight in weights),
+            "flops_per_step": model.flops * spec.batch if model else 0,
+            **placed,
+        }
+        if workload.sample and (self.first or not self._whole):
+            values["sample"] = workload.sample(self.outputs)
         if self.first:
             values["matmul_flops"] = self.matmul_flops()
         return values
@@ -479,24 +490,3 @@ def fastest(multiply: Callable[[], Any], size: int) -> float:
     """
     multiply()
     return 2 * size**3 / min(timeit.repeat(multiply, timer=clock, number=1, repeat=10))
-
-
-def outcome(
-    task: Task, outputs: Outputs, weights: Sequence[np.ndarray], loss: float
-) -> dict[str, Any]:
-    """Make the result of a strategy, but for variables_on and optimizer_state_on (bytes by device).
-
-    final_loss (mean over the last global batch), test_accuracy (or test_ and another metric),
-    digest (of the weights that this task ended with), parameters (of the whole model),
-    flops_per_step (see `training_flops`).
-    """
-    workload = workloads.load(task.spec)
-    model = workload.sketch_in(task.spec.framework, task.spec.precision)
-    metric = workload.measure(outputs)
-    return {
-        "final_loss": loss,
-        f"test_{workload.metric_name}": metric,
-        "digest": digest(weights),
-        "parameters": model.parameters if model else sum(weight.size for weight in weights),
-        "flops_per_step": model.flops * task.spec.batch if model else 0,
-    }

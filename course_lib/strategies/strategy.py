@@ -7,11 +7,11 @@ a part of that share. In 16 bits it also keeps copies of weights, once for all e
 Rajbhandari et al., "ZeRO", SC 2020, section 3.
 """
 
-import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
+from course_lib.errors import Unavailable
 from course_lib.hardware import Machine, Reason
 from course_lib.record.measures import Memory
 from course_lib.spec.run_spec import RunSpec
@@ -82,12 +82,6 @@ def no_all_reduce(why: str) -> AllReduceOf:
     return lambda spec, model: Reason("all-reduce", "none", why)
 
 
-def batch_of(*parts: int) -> int:
-    """A batch of 128 examples or a little less that divides by each of `parts`."""
-    unit = math.lcm(*parts)
-    return max(unit, 128 // unit * unit)
-
-
 def share_of(spec: RunSpec, model: Sketch, of: int = 1) -> dict[str, int]:
     """Parameters, gradients and optimizer state of `1 / of` of the model: S, S and k S."""
     whole = 4 * model.parameters // of
@@ -102,17 +96,15 @@ def per_example(few: int, twice: int, examples: int) -> tuple[int, int]:
     return (twice - few) // examples, max(0, 2 * few - twice)
 
 
-def on_workers(spec: RunSpec, memory: dict[str, Any]) -> Memory:
-    """The same on each worker."""
-    return {f"worker:{k}": dict(memory) for k in range(spec.workers)}
+def on_workers(spec: RunSpec, memory: Mapping[str, int]) -> Memory:
+    """The same on each worker, for each of its replicas."""
+    kinds = {kind: spec.replicas * count for kind, count in memory.items()}
+    return {f"worker:{k}": dict(kinds) for k in range(spec.workers)}
 
 
 def data_parallel(spec: RunSpec, model: Sketch, examples: int) -> Memory:
-    """Every replica holds S + S + k S, and the activations of its examples; a worker holds that for
-    each of its replicas.
-    """
-    replica = share_of(spec, model) | {"activations": model.kept(examples)}
-    return on_workers(spec, {kind: spec.replicas * n for kind, n in replica.items()})
+    """Every replica holds S + S + k S, and the activations of its examples."""
+    return on_workers(spec, share_of(spec, model) | {"activations": model.kept(examples)})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -121,7 +113,7 @@ class Strategy(Facts):
 
     - `jobs`: for each framework that it is for, the jobs of its tasks; none if it cannot run there.
       Their role functions have the same names, in the page `strategies/<framework>/<name>.py`.
-    - `measured`: why it is real, for each framework; `absent`: why a machine cannot have it.
+    - `measured`: why it is real, for each framework.
     - `check`: what of a spec it refuses, see `gate.py`; raises `Unavailable` if the machine cannot
       do it.
     - `fits`: what it refuses for the model that a run is to train.
@@ -147,7 +139,6 @@ class Strategy(Facts):
     name: str
     jobs: Mapping[str, tuple[str, ...]] = field(default_factory=lambda: WORKERS)
     measured: Mapping[str, Measured] = field(default_factory=lambda: PROCESSES)
-    absent: Callable[[str, Machine], Standing | None] = lambda framework, machine: None
     check: Callable[[RunSpec, Machine], Refusals] = lambda spec, machine: ()
     fits: Callable[[RunSpec, Sketch], Refusals] = lambda spec, model: ()
     default_batch: Callable[[RunSpec], int] = lambda spec: spec.batch
@@ -180,9 +171,13 @@ class Strategy(Facts):
         }
 
     def standing(self, framework: str, machine: Machine) -> Standing:
-        """Say how real it is with a framework on a machine."""
-        if absent := self.absent(framework, machine):
-            return absent
+        """Say how real it is with a framework on a machine: unavailable if the machine cannot do a
+        run of which nothing else is asked.
+        """
+        try:
+            list(self.check(RunSpec(framework=framework), machine))
+        except Unavailable as error:
+            return Standing("unavailable", error.why, error.cure)
         cpu, gpu, at_least = self.measured[framework]
         gpus = len(machine.gpus) if framework in machine.cuda_frameworks else 0
         return Standing("measured", gpu.format(gpus=gpus) if gpu and gpus >= at_least else cpu)
@@ -201,7 +196,7 @@ class Strategy(Facts):
 
     def foretold(self, spec: RunSpec, model: Sketch) -> Memory:
         """The memory of each task by its formula, in bytes."""
-        memory = self.memory(spec, model, math.ceil(self.share(spec) / spec.accumulate))
+        memory = self.memory(spec, model, self.piece(spec))
         if not model.activations:  # not known
             for kinds in memory.values():
                 kinds.pop("activations", None)

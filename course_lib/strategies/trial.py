@@ -41,12 +41,10 @@ def sketch(spec: RunSpec) -> Sketch:
     return known
 
 
-def reasons(
-    spec: RunSpec, model: Sketch, device: str, servers: bool, divided: bool
-) -> list[Reason]:
-    """The reasons in the plan of a model that is trained on a `device` (cpu or gpu), with parameter
-    `servers` or without, by batches that are `divided` or not. Raises `SpecError` if it cannot be
-    trained there, and warns if its loss is no mean over the examples that are divided.
+def reasons(spec: RunSpec, model: Sketch, device: str, divided: bool) -> list[Reason]:
+    """The reasons in the plan of a model that is trained on a `device` (cpu or gpu), by batches
+    that are `divided` or not. Raises `SpecError` if it cannot be trained there, and warns if its
+    loss is no mean over the examples that are divided.
     """
     notes = list(model.notes)
     if model.uneven and divided:
@@ -57,7 +55,7 @@ def reasons(
             text = "torch.nn.SyncBatchNorm works on GPUs only, and this run is on CPUs"
             raise SpecError("workload", spec.workload, f"{text}: take torch.nn.BatchNorm1d or 2d")
         whose = "all replicas, which exchange them in the forward pass"
-        if servers:
+        if spec.ps:
             whose = "each worker's own share of a batch, as workers meet at parameter servers only"
         notes.append(f"Synchronized batch normalisation takes means and variances of {whose}.")
     return [Reason("model", f"{model.parameters:,} parameters", each) for each in notes]

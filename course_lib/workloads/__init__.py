@@ -17,15 +17,12 @@ from typing import Any
 from course_lib.errors import SpecError, trying
 from course_lib.notebook import lazy
 from course_lib.spec.run_spec import RunSpec
-from course_lib.workloads.workload import OURS, OWN, Workload
+from course_lib.workloads.workload import OWN, WORKLOADS, Workload
 
-WORKLOADS: dict[str, Callable[..., Workload]] = {
-    name: function
-    for module in lazy.modules(__name__)
-    for name, function in inspect.getmembers(module, inspect.isfunction)
-    if function.__annotations__.get("return") is Workload
-}
-OURS.update(WORKLOADS)
+for module in lazy.modules(__name__):
+    for name, function in inspect.getmembers(module, inspect.isfunction):
+        if function.__annotations__.get("return") is Workload:
+            WORKLOADS[name] = function
 
 
 def named(workload: Any) -> str:
@@ -36,17 +33,16 @@ def named(workload: Any) -> str:
         return workload.name
     if isinstance(workload, str) and ".py" not in (workload[-3:], workload.rpartition(":")[0][-3:]):
         return workload
-    return str(from_file("workload", workload, Workload).name)
+    return str(from_file("workload", workload, Workload, "Workload(...)").name)
 
 
-def from_file(field: str, text: Any, kind: Any, what: str = "") -> Any:
-    """The value of a `kind` in a file of a learner's own, given as `file.py:name`.
+def from_file(field: str, text: Any, kind: Any, what: str) -> Any:
+    """The value of a `kind`, called a `what`, in a file of a learner's own: `file.py:name`.
 
     Such a file is run, as a module that is imported is, and may import its neighbours. Raises
     `SpecError` if it cannot be run, or if it has no such value of that name.
     """
     path, _, name = str(text).rpartition(":")
-    what = what or f"{kind.__name__}(...)"
     if not path.endswith(".py"):
         form = f"the name of a {field}, a {what}, or the file and name of one: my.py:mine"
         raise SpecError(field, text, form)
@@ -97,6 +93,3 @@ def sizes(spec: RunSpec) -> dict[str, int]:
 def load(spec: RunSpec) -> Workload:
     """The workload of a run. Raises `SpecError` if there is none of its name, or none so large."""
     return find(spec.workload)(**sizes(spec))
-
-
-__all__ = ["OWN", "WORKLOADS", "Workload", "find", "from_file", "load", "named", "sizes"]

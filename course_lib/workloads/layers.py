@@ -161,7 +161,7 @@ def training_flops(forward: int, first: int = 0) -> int:
     return 3 * forward - first
 
 
-def of_layers(layers: Iterable[Layer], inputs: Shape, precision: str) -> Sketch:
+def of_layers(layers: Sequence[Layer], inputs: Shape, precision: str) -> Sketch:
     """The sketch of a model of layers, for examples of shape `inputs`.
 
     A dense kernel is used once for an example, a convolution's once for each pixel of what it
@@ -169,7 +169,6 @@ def of_layers(layers: Iterable[Layer], inputs: Shape, precision: str) -> Sketch:
     bits it also needs the kernels, except for the first one, which would give the gradient of the
     inputs; and the logits again in float32, for the loss.
     """
-    layers = tuple(layers)
     made = [(kernel, output) for kernel, output in passed(layers, inputs) if kernel]
     kernels = [kernel for kernel, _ in made]
     products = [math.prod(kernel) * math.prod(output[:-1]) for kernel, output in made]

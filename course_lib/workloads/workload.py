@@ -50,8 +50,8 @@ Builder = Callable[..., Any]
 Outputs = Callable[[Tree], Tree]
 """What a model makes of inputs when it is not being trained; both are of numpy arrays."""
 
-OURS: set[str] = set()
-"""The names of the course's own workloads."""
+WORKLOADS: dict[str, Callable[..., Workload]] = {}
+"""The course's workloads by name, each as the function that makes it."""
 
 OWN: dict[str, Workload] = {}
 """A learner's workloads by name; the last one of a name."""
@@ -86,10 +86,12 @@ def quotient(values: Sequence[Any]) -> float:
     return float(total / (count or 1))
 
 
-def in_order(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A loss or metric as a function of outputs and targets. One whose first parameter is called
-    `y_true` or the like, as in Keras and scikit-learn, gets the targets first.
+def in_order(given: Any, known: Mapping[str, Callable[..., Any]]) -> Callable[..., Any]:
+    """A loss or metric, given as a function or by its name among those that are `known`, as a
+    function of outputs and targets. One whose first parameter is called `y_true` or the like, as in
+    Keras and scikit-learn, gets the targets first.
     """
+    function: Callable[..., Any] = given if callable(given) else known[given]
     first = ""
     with contextlib.suppress(ValueError, TypeError):  # of a function in C
         first = next(iter(inspect.signature(function).parameters), "")
@@ -235,7 +237,7 @@ class Workload:
         builders = all(callable(each) for each in (self.torch, self.tensorflow) if each is not None)
         for name, fine, allowed in (
             ("name", named, "a name of letters, digits and _, such as mine"),
-            ("name", self.ours or self.name not in OURS, "the course has one of this name"),
+            ("name", self.ours or self.name not in WORKLOADS, "the course has one of this name"),
             ("torch", builders, "a function without arguments that makes the model: lambda: ..."),
             ("torch", self.frameworks, "a builder for torch or for tensorflow is missing"),
             ("loss", not isinstance(self.loss, type), "a function; a class() makes one"),
@@ -313,8 +315,7 @@ class Workload:
 
     def metric_of(self, outputs: Tree, targets: Tree) -> Any:
         """The metric for these outputs: a number, or (sum, count)."""
-        measure = self.metric if callable(self.metric) else METRICS[str(self.metric)]
-        return in_order(measure)(outputs, targets)
+        return in_order(self.metric, METRICS)(outputs, targets)
 
     def measure(self, outputs: Outputs) -> float:
         """The metric over all test examples. Raises `LockstepError` if it has to get all outputs at

@@ -275,7 +275,7 @@ def test_a_stop_that_stalls_names_who_has_not_ended_and_another_cure() -> None:
 
 
 def test_a_start_that_takes_too_long_says_whether_tasks_or_an_import_are_missing() -> None:
-    missing = StartTimeout(["worker:0"], ["worker:1"], 60)
+    missing = StartTimeout(("worker:0",), ("worker:1",), 60)
     importing = StartTimeout((), (), 60, importing="tensorflow")
     kept("StartTimeout", f"{missing}\n{importing}")
     assert pickle.loads(pickle.dumps(importing)).importing == "tensorflow"

@@ -9,7 +9,6 @@ from course_lib.strategies.strategy import (
     Measured,
     Memory,
     Refusals,
-    Standing,
     Strategy,
     no_all_reduce,
     on_workers,
@@ -106,23 +105,15 @@ MIRRORED = Strategy(
 )
 
 
-def _no_tpu(framework: str, machine: Machine) -> Standing | None:
-    if framework == "torch":
-        why = "PyTorch needs an extra backend for a TPU (torch_xla), which this course does not use"
-        return Standing("unavailable", why, "Use --framework tensorflow.")
-    if not machine.tpu:
-        how = "the same replicas, compiled by the same compiler (XLA), with logical CPU devices"
-        cure = f"Use --emulate (emulate=True): {how} for cores."
-        return Standing("unavailable", "TPUStrategy needs a TPU, and this machine has none", cure)
-    return None
-
-
 def _check_tpu(spec: RunSpec, machine: Machine) -> Refusals:
     """Refuse a run without a TPU, unless it is asked to emulate one."""
-    absent = _no_tpu(spec.framework, machine)
-    if absent and not (spec.emulate and spec.framework == "tensorflow"):
-        what = "tpu" if spec.framework == "tensorflow" else f"tpu with {spec.framework}"
-        raise Unavailable(what, absent.why, absent.cure)
+    if spec.framework == "torch":
+        why = "PyTorch needs an extra backend for a TPU (torch_xla), which this course does not use"
+        raise Unavailable("tpu with torch", why, "Use --framework tensorflow.")
+    if not (machine.tpu or spec.emulate):
+        how = "the same replicas, compiled by the same compiler (XLA), with logical CPU devices"
+        cure = f"Use --emulate (emulate=True): {how} for cores."
+        raise Unavailable("tpu", "TPUStrategy needs a TPU, and this machine has none", cure)
     if spec.precision == "float16":
         yield "precision", "a TPU multiplies in bfloat16, not in float16: take bfloat16"
 
@@ -155,7 +146,6 @@ TPU = Strategy(
     source="https://www.tensorflow.org/guide/tpu",
     jobs={"tensorflow": ("worker",), "torch": ()},
     measured={"tensorflow": Measured("one real process, a replica on each core of the TPU")},
-    absent=_no_tpu,
     check=_check_tpu,
     fits=_fits_tpu,
     default_precision="bfloat16",
@@ -169,9 +159,8 @@ def _central_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """Parameters and optimizer state once, gradients and activations on each replica. In PyTorch
     each replica also has a slot in shared memory, for its loss and its gradients.
     """
-    host, on_each = share_of(spec, model), model.kept(examples)
-    replica = {"gradients": spec.replicas * host.pop("gradients")}
-    replica["activations"] = spec.replicas * on_each
+    host = share_of(spec, model)
+    replica = {"gradients": host.pop("gradients"), "activations": model.kept(examples)}
     memory = on_workers(spec, {"parameters": 0, "optimizer_state": 0} | replica)
     memory["worker:0"] |= host
     if spec.framework == "torch":

@@ -6,13 +6,12 @@ from collections.abc import Callable
 from functools import partial
 
 from course_lib.hardware import Machine
-from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.run_spec import RunSpec, batch_of
 from course_lib.strategies.strategy import (
     Measured,
     Memory,
     Refusals,
     Strategy,
-    batch_of,
     no_all_reduce,
     on_workers,
     share_of,

@@ -4,14 +4,13 @@ from collections import Counter
 
 from course_lib import workloads
 from course_lib.hardware import Machine, Reason
-from course_lib.spec.run_spec import RunSpec
+from course_lib.spec.run_spec import RunSpec, batch_of
 from course_lib.strategies import trial
 from course_lib.strategies.strategy import (
     Measured,
     Memory,
     Refusals,
     Strategy,
-    batch_of,
     no_all_reduce,
     on_workers,
     share_of,
@@ -115,8 +114,7 @@ def _tensor_memory(spec: RunSpec, model: Sketch, examples: int) -> Memory:
     """1/n of everything on each device, if every layer is cut. Activations are not foretold: only
     those within a pair of layers are cut, and how many these are depends on the model.
     """
-    shares = share_of(spec, model, spec.shares)
-    return on_workers(spec, {kind: spec.replicas * n for kind, n in shares.items()})
+    return on_workers(spec, share_of(spec, model, spec.shares))
 
 
 TENSOR_PARALLEL = Strategy(

@@ -179,17 +179,12 @@ def next_token(logits: Any, tokens: Any) -> tuple[Any, Any]:
 LOSSES = {each.__name__: each for each in (cross_entropy, mean_squared_error, next_token)}
 
 
-def compare_of(workload: Workload) -> Callable[..., Any]:
-    """The function that the workload gives as its loss."""
-    return in_order(workload.loss) if callable(workload.loss) else LOSSES[workload.loss]
-
-
 def loss_of(workload: Workload) -> Callable[..., Any]:
     """The workload's loss of outputs and targets: a mean, shape (), or a sum and a count, shape
     (2,), each divided by how many numbers the first array of targets has. Batches are divided into
     pieces of one size. So either of the two is the mean of what the pieces have.
     """
-    compare = compare_of(workload)
+    compare = in_order(workload.loss, LOSSES)
 
     def loss(outputs: Any, targets: Any) -> Any:
         value = compare(outputs, targets)

@@ -302,7 +302,7 @@ def _copy_once_from_each(workers: int) -> None:
 
 
 def train(chief: ServersStep, program: Callable[..., Any], per_update: int = 1) -> dict[str, Any]:
-    """Have all steps done and record them; what the chief returns (see `outcome`).
+    """Have all steps done and record them; what the chief returns (see `TrainingStep.result`).
 
     `program` is that of a step; a ps makes an update of `per_update` gradients. Steps may be over
     out of turn. Where a checkpoint is due, no further step is handed out before all are over.

@@ -214,8 +214,8 @@ def make_step(training: ReplicasStep, compiler: Any = lambda gradients: gradient
 def train(task: Task, strategy: Any, make: Callable[..., Program] = make_step) -> dict[str, Any]:
     """Train the run's workload under `strategy`.
 
-    `make` builds the program of a step. Returns the task's result (see `outcome`); the digest is
-    that of this process's first copy of the parameters.
+    `make` builds the program of a step. Returns the task's result (see `TrainingStep.result`); the
+    digest is that of this process's first copy of the parameters.
     """
     with strategy.scope():
         step = ReplicasStep(task, strategy)

@@ -168,7 +168,7 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
     Batches are divided into pieces of one size, so the mean of what the pieces have is that of the
     whole, in either case.
     """
-    compare = compare_of(workload)
+    compare = in_order(workload.loss, LOSSES)
 
     def loss(outputs: Any, targets: Any) -> Any:
         value = compare(outputs, targets)
@@ -179,11 +179,6 @@ def loss_of(workload: Workload) -> Callable[..., Any]:
         return torch.stack([total.reshape(()), count.reshape(())]) / first_leaf(targets).numel()
 
     return loss
-
-
-def compare_of(workload: Workload) -> Callable[..., Any]:
-    """The function that the workload gives as its loss."""
-    return in_order(workload.loss) if callable(workload.loss) else LOSSES[workload.loss]
 
 
 def counts(workload: Workload) -> bool:

@@ -116,8 +116,8 @@ class Servers:
                 mine.copy_(whole)
 
     def result(self) -> dict[str, Any]:
-        """Return the result of the strategy (see `outcome`), of the parameters that every shard has
-        in the end. One worker speaks for the ps, which return nothing.
+        """Return the result of the strategy (see `TrainingStep.result`), of the parameters that
+        every shard has in the end. One worker speaks for the ps, which return nothing.
         """
         step = self.step
         values, losses, speakers = zip(*self.ask("final pull", final, step.task.index), strict=True)

@@ -24,7 +24,7 @@ from course_lib.strategies.torch.tensor_parallel import cut, plan_of, units_of
 from course_lib.text import kind_of
 from course_lib.workloads.examples import first_leaf, leaves, mapped, shapes
 from course_lib.workloads.layers import Sketch
-from course_lib.workloads.workload import LOSS, uneven
+from course_lib.workloads.workload import LOSS, in_order, uneven
 
 Loss = Callable[[Any, Any], Any]  # of a model, for inputs and targets
 
@@ -114,7 +114,7 @@ def one_step(workload: workloads.Workload, model: nn.Module) -> None:
             raise ValueError(f"its model returns {kind_of(each)} as its {name}, no tensor")
     workload.check_outputs(mapped(lambda each: each.detach().float().numpy(), outputs))
     with trying(f"its loss fails for outputs {shapes(outputs)} with targets {shapes(targets)}"):
-        loss = models.compare_of(workload)(wide(outputs), models.tensor(targets))
+        loss = in_order(workload.loss, models.LOSSES)(wide(outputs), models.tensor(targets))
     total = loss[0] if isinstance(loss, tuple) and len(loss) == 2 else loss
     if not isinstance(total, torch.Tensor) or total.numel() != 1:
         what = tuple(total.shape) if isinstance(total, torch.Tensor) else kind_of(total)
