@@ -16,7 +16,7 @@ from course_lib.collectives import ALGORITHMS, FOILS, Schedule, build, verify
 from course_lib.errors import LockstepError, SpecError, Unavailable
 from course_lib.hardware import Machine
 from course_lib.spec.fields import ALL
-from course_lib.spec.run_spec import JOBS, RunSpec
+from course_lib.spec.run_spec import JOBS, RunSpec, batch_of
 from course_lib.spec.settings import MAX_BATCH, MAX_REPLICAS, NATIVE
 from course_lib.strategies import pages, trial
 from course_lib.strategies.catalog import STRATEGIES, find, missing
@@ -137,7 +137,8 @@ def _usual(given: RunSpec) -> Request:
         values |= {"workers": 1, "replicas": values["workers"]}
     spec = RunSpec.model_construct(fields, **values)
     if not given.global_batch:
-        batch, unit = strategy.default_batch(spec), spec.shares * spec.accumulate
+        unit = strategy.pieces(spec)
+        batch = batch_of(unit)
         examples = len(workloads.load(spec).train)
         if batch > examples >= unit:  # at most all of them, if they are enough
             batch = examples // unit * unit

@@ -117,8 +117,8 @@ class Strategy(Facts):
     - `check`: what of a spec it refuses, see `gate.py`; raises `Unavailable` if the machine cannot
       do it.
     - `fits`: what it refuses for the model that a run is to train.
-    - `default_batch`: a global batch for a run, where the usual one would not do; `default_parts`:
-      into how many parts it is cut for `accumulate`.
+    - `pieces`: into how many equal pieces a run cuts the global batch; `default_parts`: the usual
+      number of parts of a share, for `accumulate`.
     - `one_process`: frameworks in which all replicas live in one process, on a device each;
       `workers` are then made `replicas` of it.
     - `one_host`: why its workers, which are processes of their own, have to be on one host all the
@@ -141,7 +141,7 @@ class Strategy(Facts):
     measured: Mapping[str, Measured] = field(default_factory=lambda: PROCESSES)
     check: Callable[[RunSpec, Machine], Refusals] = lambda spec, machine: ()
     fits: Callable[[RunSpec, Sketch], Refusals] = lambda spec, model: ()
-    default_batch: Callable[[RunSpec], int] = lambda spec: spec.batch
+    pieces: Callable[[RunSpec], int] = lambda spec: spec.shares * spec.accumulate
     default_workers: int = 4
     default_parts: int = 1
     default_precision: str = "float32"

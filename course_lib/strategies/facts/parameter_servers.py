@@ -2,11 +2,12 @@
 gradient, and in who waits for whom.
 """
 
+import math
 from collections.abc import Callable
 from functools import partial
 
 from course_lib.hardware import Machine
-from course_lib.spec.run_spec import RunSpec, batch_of
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.strategy import (
     Measured,
     Memory,
@@ -136,7 +137,7 @@ BACKUP_WORKERS = _STRATEGY(
     source=_REVISITED,
     check=_check_backups,
     recovers="alone",
-    default_batch=lambda spec: batch_of(
+    pieces=lambda spec: math.lcm(
         spec.workers, max(1, spec.workers - spec.backups) * spec.accumulate
     ),
     memory=partial(_memory, lambda spec: spec.workers - spec.backups),

@@ -1,10 +1,11 @@
 """Strategies whose workers exchange with each other: each has a copy of the model, or a part."""
 
+import math
 from collections import Counter
 
 from course_lib import workloads
 from course_lib.hardware import Machine, Reason
-from course_lib.spec.run_spec import RunSpec, batch_of
+from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies import trial
 from course_lib.strategies.strategy import (
     Measured,
@@ -185,7 +186,7 @@ PIPELINE_PARALLEL = Strategy(
     jobs={"torch": ("worker",)},
     check=_check_pipeline,
     fits=_fits_pipeline,
-    default_batch=lambda spec: batch_of(spec.workers, spec.accumulate),
+    pieces=lambda spec: math.lcm(spec.workers, spec.accumulate),
     default_workers=2,
     default_parts=4,
     model_parallel=True,
