@@ -65,9 +65,10 @@ def race(
         fields["evaluate_every"] = fields.get("evaluate_every") or EVALUATE_EVERY
     machine = hardware.probe()
     lined_up, notes = line_up(entrants, fields, machine)
-    metric = workloads.load(lined_up[0].spec).metric_name
+    spec = next(iter(lined_up.values())).spec  # all learn the same
+    metric = workloads.load(spec).metric_name
     if target_accuracy is not None and metric != "accuracy":
-        text = f"{lined_up[0].spec.workload} measures its {metric}: race for a target_loss"
+        text = f"{spec.workload} measures its {metric}: race for a target_loss"
         raise SpecError("target_accuracy", target_accuracy, text)
     share, cores = divide(machine, len(lined_up))
     ready = prepared(lined_up, share)
@@ -81,13 +82,12 @@ def race(
         for each in ready:
             begun.callback(each.engine.release)
         directories = [rundir.create(each.spec) for each in ready]
-        for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
+        for label, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
             directory.line.mkdir()
             programs = {job: partial(take_part, role, own) for job, role in each.programs.items()}
             whole = each.machine if on_nodes else machine
-            run = Run(replace(each, machine=whole, programs=programs), origin, directory)
-            runs[entrant.label] = run
-            begun.callback(run.stop)
+            runs[label] = Run(replace(each, machine=whole, programs=programs), origin, directory)
+            begun.callback(runs[label].stop)
         begun.pop_all()  # all have begun, so keep them going
     cores_seen = None if on_nodes else machine.cores
     begun_race = Race(runs, notes, origin, cores_seen, target_loss, target_accuracy)

@@ -627,10 +627,8 @@ def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_o
 
 
 def specs(*entrants: Any, **common: Any) -> dict[str, RunSpec]:
-    return {
-        entrant.label: entrant.spec
-        for entrant in line_up(entrants, {"framework": "torch", **common}, HERE)[0]
-    }
+    found, _ = line_up(entrants, {"framework": "torch", **common}, HERE)
+    return {label: request.spec for label, request in found.items()}
 
 
 def notes(*entrants: Any, **common: Any) -> str:
@@ -669,12 +667,13 @@ def test_entrants_of_one_strategy_are_told_apart_by_their_own_fields() -> None:
 def test_an_all_reduce_may_be_a_function_of_the_learners_own() -> None:
     from course_lib.collectives import ring
 
-    (mine, _), _ = line_up(
+    found, _ = line_up(
         [{"strategy": "multi_worker_mirrored", "all_reduce": ring}, "one_device"],
         {"framework": "torch"},
         HERE,
     )
-    assert (mine.request.schedule.name, mine.spec.all_reduce) == ("ring", "ring")
+    mine, _ = found.values()
+    assert mine.schedule and (mine.schedule.name, mine.spec.all_reduce) == ("ring", "ring")
 
 
 def test_all_entrants_get_the_same_batches_that_all_can_share_out() -> None:
