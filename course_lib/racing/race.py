@@ -17,7 +17,7 @@ from course_lib.activity import Activity
 from course_lib.cluster.run import WAIT, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.racing import fairness
-from course_lib.racing.comparison import Comparison, Figures, own_seconds, side_by_side
+from course_lib.racing.comparison import Comparison, Figures, own_seconds
 from course_lib.racing.entrants import cores_note, divide, line_up, prepared
 from course_lib.racing.fairness import Counters, Fairness, LoadMeter, StartingLine, take_part
 from course_lib.record import rundir
@@ -225,7 +225,7 @@ class Race:
             result = run.result if state == "finished" else None
             figures.append(Figures(label, run.digest, state, result))
         targets = self.target_loss, self.target_accuracy
-        return side_by_side(figures, self._fairness(figures), self.notes, *targets)
+        return Comparison(figures, self._fairness(figures), self.notes, *targets)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as plain values, with the state and the run directories, for JSON."""

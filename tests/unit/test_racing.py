@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from course_lib import RunSpec, Workload, hardware
 from course_lib.errors import SpecError
 from course_lib.racing import fairness
-from course_lib.racing.comparison import POINTS, Comparison, Figures, side_by_side
+from course_lib.racing.comparison import POINTS, Comparison, Figures
 from course_lib.racing.entrants import divide, line_up, parse_entrant
 from course_lib.racing.fairness import (
     MOST_BUSY,
@@ -54,7 +54,7 @@ def of(trace: Trace, label: str = "it", zero: float = math.inf) -> Figures:
 
 
 def comparing(*found: Figures, **targets: float) -> Comparison:
-    return side_by_side(found, Fairness(True, "Fair: nobody waited."), ["a note"], **targets)
+    return Comparison(found, Fairness(True, "Fair: nobody waited."), ["a note"], **targets)
 
 
 # --- what a trace says ---
