@@ -49,7 +49,6 @@ class Figures:
     ) -> None:
         """`result`: what the run returned, if it is over."""
         spec, curve = digest.spec, digest.losses
-        known = len(curve.seconds) > 0
         self.label = label
         self.strategy = spec.strategy
         self.framework = spec.framework
@@ -57,8 +56,8 @@ class Figures:
         self.state = state
         self.reality = reality(spec, digest.life).word
         self.began = digest.zero if math.isfinite(digest.zero) else None
-        self.seconds = own_seconds(digest)
-        self.examples = int(curve.examples[-1]) if known else 0
+        self.seconds = curve.duration
+        self.examples = int(curve.examples_at(curve.duration))
         self.examples_per_second = curve.rate()
         self.loss = curve.last
         self.tested = {name: v for name, v in (result or {}).items() if name.startswith("test_")}
@@ -102,11 +101,6 @@ class Figures:
             "curve": _points(self.curve, loss="values", mean="means"),
             "accuracy_curve": _points(self.accuracy_curve, accuracy="values"),
         }
-
-
-def own_seconds(digest: Digest) -> float:
-    """Seconds from the start of an entrant's clock to its last loss; 0 before that."""
-    return float(digest.losses.seconds[-1]) if len(digest.losses.seconds) else 0.0
 
 
 def _points(curve: Curve, **columns: str) -> dict[str, list[float]]:

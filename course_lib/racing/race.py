@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from course_lib import hardware, workloads
@@ -17,7 +18,7 @@ from course_lib.activity import Activity
 from course_lib.cluster.run import WAIT, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.racing import fairness
-from course_lib.racing.comparison import Comparison, Figures, own_seconds
+from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import cores_note, divide, line_up, prepared
 from course_lib.racing.fairness import Counters, Fairness, LoadMeter, StartingLine, take_part
 from course_lib.record import rundir
@@ -142,7 +143,8 @@ class Race:
         then goes on, as it does after an interrupt.
         """
         deadline = clock() + timeout
-        says = [of_run(run, label, own_seconds) for label, run in self.runs.items()]
+        own = attrgetter("losses.duration")
+        says = [of_run(run, label, own) for label, run in self.runs.items()]
         explained = interrupt_explained("race", "[run.stop() for run in Run.going()]", self._held)
         with explained, Line(lambda: "; ".join(each() for each in says)) as tell:
             # short waits, so that an interrupt is noticed

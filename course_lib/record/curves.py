@@ -35,6 +35,11 @@ class Curve(NamedTuple):
         return float(self.means[-1]) if len(self.means) else None
 
     @property
+    def duration(self) -> float:
+        """Seconds from the start of the clock to the last reading; 0 if there is none."""
+        return float(self.seconds[-1]) if len(self.seconds) else 0.0
+
+    @property
     def record(self) -> float | None:
         """The best of all means; None if none is finite."""
         return float(self.best[-1]) if len(self.best) and np.isfinite(self.best[-1]) else None

@@ -74,7 +74,7 @@ class Side:
     @property
     def seconds(self) -> float:
         """The seconds from the start of its clock to its last loss, as a comparison has them."""
-        return float(self.digest.losses.seconds[-1]) if len(self.digest.losses.seconds) else 0.0
+        return self.digest.losses.duration
 
     def cut(self, host: Any) -> bool:
         """Tell whether a host is cut off now."""
