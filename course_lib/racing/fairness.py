@@ -122,7 +122,7 @@ class StartingLine:
         if self.opened is not None:
             return
         going = {label: run for label, run in self.runs.items() if run.state in ACTIVE}
-        arrived = {label: _arrived(run) for label, run in going.items()}
+        arrived = {label: set(run.files.line.iterdir()) for label, run in going.items()}
         if any(arrived.values()):
             self._first = min(self._first, clock())
         self.started = [label for label, run in going.items() if _awaited(run) <= arrived[label]]
@@ -143,16 +143,10 @@ class StartingLine:
                 (run.files.line / OPEN).touch()
 
 
-def _arrived(run: Run) -> set[str]:
-    """Tasks of a run that are at the line."""
-    names = {path.name for path in run.files.line.iterdir()}
-    return {task for task in run.spec.tasks if folder_name(task) in names}
-
-
-def _awaited(run: Run) -> set[str]:
-    """Tasks of a run that have to come to the line."""
+def _awaited(run: Run) -> set[Path]:
+    """The files of the tasks that have to come to the line."""
     job = "chief:" if run.spec.chief else "worker:"
-    return {task for task in run.spec.tasks if task.startswith(job)}
+    return {run.files.line / folder_name(task) for task in run.spec.tasks if task.startswith(job)}
 
 
 class Counters(NamedTuple):

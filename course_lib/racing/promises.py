@@ -152,15 +152,12 @@ class _Check:
 
     def learns(self) -> str:
         run = self.run(workers=self.promise.workers[-1], steps=LEARNING)
-        mine, theirs = (
-            [fmean(part) for part in (values[:1], values[-4:])]
-            for values in (
-                each.digest.losses.values for each in (run, self.alone(run, steps=LEARNING))
-            )
-        )
-        fall = f"its loss is {mine[0]:.3g} in the first step and {mine[1]:.3g} after {LEARNING}"
-        if not mine[0] - mine[1] > PART * (theirs[0] - theirs[1]):
-            raise Broken(f"{fall}; that of one device {theirs[1]:.3g}")
+        mine = run.digest.losses.values
+        theirs = self.alone(run, steps=LEARNING).digest.losses.values
+        first, last, usual = mine[0], fmean(mine[-4:]), fmean(theirs[-4:])
+        fall = f"its loss is {first:.3g} in the first step and {last:.3g} after {LEARNING}"
+        if not first - last > PART * (theirs[0] - usual):
+            raise Broken(f"{fall}; that of one device {usual:.3g}")
         return fall
 
     def with_straggler(self) -> str:
@@ -206,18 +203,15 @@ class _Check:
 
     # --- runs ---
 
-    def started(self, what: Any = None, **fields: Any) -> Run:
-        return start(what or self.what, **(self.fields | fields))
-
     def run(self, what: Any = None, **fields: Any) -> Run:
         """A run that is over. Raises `Broken` if it failed, or left no result of a step."""
-        with self.started(what, **fields) as run:
+        with start(what or self.what, **(self.fields | fields)) as run:
             try:
                 run.wait(PATIENCE)
             except SpecError:
                 raise
             except LockstepError as error:
-                raise Broken(f"with {self._of(run)}: {error}") from None
+                raise Broken(f"with {text.count(run.spec.workers, 'worker')}: {error}") from None
         if not run.result.get("parameter_digest"):
             raise Broken("it has no result: end the workers' function with `return step.result()`")
         return run
@@ -230,10 +224,6 @@ class _Check:
         if key not in self._alone:
             self._alone[key] = self.run("one_device", **same, **fields, workers=1)
         return self._alone[key]
-
-    @staticmethod
-    def _of(run: Run) -> str:
-        return text.count(run.spec.workers, "worker")
 
     # --- equal to one device? ---
 
