@@ -69,11 +69,11 @@ def _inside(verdict: Any, hints: Sequence[str]) -> Iterator[Markup]:
     yield from (element("p", *_code(each)) for each in further if "\n" not in each)
     yield from _picture(verdict.shown, first)
     if long := "\n\n".join(each for each in further if "\n" in each):
-        yield _unfold("All that was found", element("pre", *_code(long)))
+        yield unfold("All that was found", element("pre", *_code(long)))
     if verdict.state != "passed":
         inner: list[Markup] = []
         for number, each in reversed([*enumerate(hints, 1)]):
-            inner = [_unfold(f"Hint {number} of 3", element("pre", *_code(each)), *inner)]
+            inner = [unfold(f"Hint {number} of 3", element("pre", *_code(each)), *inner)]
         yield from inner
     if verdict.section:
         lesson, _, heading = verdict.section.partition("#")
@@ -103,11 +103,6 @@ def _code(words: str) -> Iterator[Inside]:
     """A text in which what stands between backticks is code."""
     for i, part in enumerate(re.split(r"`([^`\n]+)`", words)):
         yield element("code", part) if i % 2 else part
-
-
-def _unfold(label: str, *inside: Inside) -> Markup:
-    summary = element("summary", label, data_lm_suppress_shortcuts="true")
-    return element("details", summary, *inside)
 
 
 # --- progress ---

@@ -80,10 +80,7 @@ class Card(ABC):
         return self.table()
 
     def _repr_html_(self) -> str:
-        body = self.body()
-        for tag in ("summary", "select"):  # keep their keys: in JupyterLab, "b" would add a cell
-            body = body.replace(f"<{tag}", f'<{tag} data-lm-suppress-shortcuts="true"')
-        return card(body, self.style())
+        return card(self.body(), self.style())
 
     def to_html(self, path: Path | str) -> Path:
         """Write a page with the same card, which needs no kernel and no network."""
@@ -92,6 +89,8 @@ class Card(ABC):
 
 def card(body: str, style: str = "") -> str:
     """A body with the styles of cards and a `style` of its own."""
+    for tag in ("summary", "select"):  # keep their keys: in JupyterLab, "b" would add a cell
+        body = body.replace(f"<{tag}", f'<{tag} data-lm-suppress-shortcuts="true"')
     styles = asset("kit/theme.css", "kit/card.css") + style
     return f'<style>{styles}</style><div class="ls ls-card">{body}</div>'
 
