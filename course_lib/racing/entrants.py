@@ -241,20 +241,18 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
     return share, [tuple(mine[i * cores : (i + 1) * cores]) for i in range(entrants)]
 
 
-def prepared(entrants: Entrants, share: Machine) -> list[Prepared]:
-    """Prepare each entrant to start on its share. Raises `SpecError` if the share has too little
-    memory.
+def prepared(entrants: Entrants, share: Machine, begun: contextlib.ExitStack) -> list[Prepared]:
+    """Each entrant, prepared to start on its share; its engine is released with `begun`. Raises
+    `SpecError` if the share has too little memory.
     """
     ready, warm = [], set[str]()
-    with contextlib.ExitStack() as begun:
-        for label, request in entrants.items():
-            framework = request.spec.framework
-            loaded = framework in warm or nursery.is_warm(framework)
-            warm.add(framework)
-            with _named(f"{label}, one of {len(entrants)} entrants"):
-                ready.append(prepare(request, share, warm=loaded))
-            begun.callback(ready[-1].engine.release)
-        begun.pop_all()
+    for label, request in entrants.items():
+        framework = request.spec.framework
+        loaded = framework in warm or nursery.is_warm(framework)
+        warm.add(framework)
+        with _named(f"{label}, one of {len(entrants)} entrants"):
+            ready.append(prepare(request, share, warm=loaded))
+        begun.callback(ready[-1].engine.release)
     return ready
 
 

@@ -72,16 +72,11 @@ def race(
         text = f"{spec.workload} measures its {metric}: race for a target_loss"
         raise SpecError("target_accuracy", target_accuracy, text)
     share, cores = divide(machine, len(lined_up))
-    ready = prepared(lined_up, share)
-    if on_nodes := bool(ready[0].machine.nodes):
-        cores = [()] * len(lined_up)  # those are of other machines
-    notes.append(RESERVED if on_nodes else cores_note(cores, share, machine))
-    if any(each.plan.device == "gpu" for each in ready):
-        notes.append("All entrants share the GPUs, and how busy those are is not measured.")
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
-        for each in ready:
-            begun.callback(each.engine.release)
+        ready = prepared(lined_up, share, begun)
+        if on_nodes := bool(ready[0].machine.nodes):
+            cores = [()] * len(ready)  # those are of other machines
         directories = [rundir.create(each.spec) for each in ready]
         for label, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
             directory.line.mkdir()
@@ -90,6 +85,9 @@ def race(
             runs[label] = Run(replace(each, machine=whole, programs=programs), origin, directory)
             begun.callback(runs[label].stop)
         begun.pop_all()  # all have begun, so keep them going
+    notes.append(RESERVED if on_nodes else cores_note(cores, share, machine))
+    if any(each.plan.device == "gpu" for each in ready):
+        notes.append("All entrants share the GPUs, and how busy those are is not measured.")
     cores_seen = None if on_nodes else machine.cores
     begun_race = Race(runs, notes, origin, cores_seen, target_loss, target_accuracy)
     targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
