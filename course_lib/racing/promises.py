@@ -36,10 +36,8 @@ LOSS = {"float32": 1e-4}  # a relative difference of losses that sums in another
 UPDATE = {"float32": 1e-3}  # the same of what a run has changed in the parameters
 ROUGH = 0.05  # both, where numbers have 16 bits
 WIRE = 0.1  # of the bytes promised: headers, and what is said beside gradients
-BIG = {
-    "workload": "wide",
-    "sizes": {"parameters": 300_000},
-}  # where headers are few beside gradients
+# where headers are few beside gradients
+BIG = {"workload": "wide", "sizes": {"parameters": 300_000}}
 LONG = {"steps": 40, "device_ms": 20}  # several readings of the kernel's counters
 PATIENCE = 30.0  # seconds for a run, which takes one or two
 Values = dict[str, np.ndarray]

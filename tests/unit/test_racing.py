@@ -24,7 +24,6 @@ from course_lib.racing.entrants import divide, line_up, parse_entrant
 from course_lib.racing.fairness import (
     MOST_BUSY,
     MOST_LOST,
-    NAN,
     SHORTEST,
     Counters,
     Fairness,
@@ -517,10 +516,13 @@ def test_nobody_can_lose_more_than_all_of_its_time() -> None:
 
 
 def test_without_a_count_of_waiting_the_emulated_devices_tell_or_else_the_busy_cores() -> None:
-    assert verdict(machine(a=NAN, b=NAN, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair is True
-    assert verdict(machine(a=NAN, b=NAN), overhead={"a": 0.1, "b": 0.5}).fair is False
-    assert verdict(machine(a=NAN, b=NAN, busy=MOST_BUSY)).fair is True
-    saturated = verdict(machine(a=NAN, b=NAN, busy=MOST_BUSY + 0.1))
+    assert (
+        verdict(machine(a=math.nan, b=math.nan, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair
+        is True
+    )
+    assert verdict(machine(a=math.nan, b=math.nan), overhead={"a": 0.1, "b": 0.5}).fair is False
+    assert verdict(machine(a=math.nan, b=math.nan, busy=MOST_BUSY)).fair is True
+    saturated = verdict(machine(a=math.nan, b=math.nan, busy=MOST_BUSY + 0.1))
     assert saturated.fair is False
     assert "busy 80%" in saturated.why
 
@@ -576,7 +578,7 @@ def test_the_load_is_that_of_each_entrants_own_time_and_of_the_time_that_all_ran
 
 
 def test_where_the_system_does_not_tell_the_load_is_that_of_our_own_tasks() -> None:
-    samples = [Counters(float(t), NAN, 0.5 * t, (NAN,)) for t in range(11)]
+    samples = [Counters(float(t), math.nan, 0.5 * t, (math.nan,)) for t in range(11)]
     found = fairness.load(samples, {"a": (0.0, 8.0)}, cores=2)
     assert found is not None
     assert found.busy == found.ours == pytest.approx(0.25)
