@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.linalg import norm
 
 from course_lib import text
 from course_lib.cluster.run import Run
@@ -243,8 +244,8 @@ class _Check:
         step = next(
             (s for s in theirs if far(mine.get(s, np.nan), theirs[s], run.spec.precision)), None
         )
-        change = weights(self.alone(run, steps=1))
-        far_off = distance(weights(run), weights(alone), change)
+        update = norm(changes(alone, weights(self.alone(run, steps=1))))  # of all steps but one
+        far_off = norm(changes(run, weights(alone))) / (update or 1.0)
         if step is None and far_off < UPDATE.get(run.spec.precision, ROUGH) and not self.apart(run):
             return f"weights to {far_off:.0e} of an update"
         if step is None:
@@ -264,27 +265,24 @@ class _Check:
         one = self.run(workers=workers, **plain, **seed, record_examples=True)
         if wrong := self._reading(one):
             return wrong
-        near, alone = (
-            weights(self.alone(one, **plain | {"learning_rate": 0.2})),
-            self.alone(one, **plain),
-        )
-        reference = weights(alone)
-        theirs = {name: its - near[name] for name, its in reference.items()}  # of 0.1
-        mine = {name: reference[name] + theirs[name] - its for name, its in weights(one).items()}
-        apart = {name: its - theirs[name] for name, its in mine.items()}
-        ours, length = dot(mine, mine), dot(theirs, theirs)
+        alone = self.alone(one, **plain)
+        twice = weights(self.alone(one, **plain | {"learning_rate": 0.2}))
+        # as they were before the update
+        first = {name: 2 * its - twice[name] for name, its in weights(alone).items()}
+        mine, theirs = changes(one, first), changes(alone, first)
         if self.apart(one):
             return DRIFT
-        if ours < 1e-6 * length:
+        if norm(mine) < 1e-3 * norm(theirs):
             return "The first update changes nothing: is `step.optimizer.step()` called?"
-        times, cosine = dot(mine, theirs) / length, dot(mine, theirs) / math.sqrt(ours * length)
+        cosine = mine @ theirs / norm(mine) / norm(theirs)
         if cosine < -0.999:
             return "The update goes up the gradient: its sign is wrong."
-        if cosine < 0.999:
+        if not cosine >= 0.999:  # or NaN, where weights are missing
             return MISSING
+        times = mine @ theirs / norm(theirs) ** 2
         if abs(times - 1) > 0.01:
             return _factor(times, workers)
-        off = math.sqrt(dot(apart, apart) / length)
+        off = norm(mine - theirs) / norm(theirs)
         if off > 1e-5:
             return (
                 f"The first update is off by {off:.1g} of it: were gradients rounded, or clipped?"
@@ -360,12 +358,7 @@ def far(mine: float, theirs: float, precision: str = "float32") -> bool:
     return not abs(mine - theirs) <= LOSS.get(precision, ROUGH) * max(1.0, abs(theirs))
 
 
-def dot(a: Values, b: Values) -> float:
-    return float(sum(np.vdot(a[name], b[name]) for name in a.keys() & b.keys()))
-
-
-def distance(mine: Values, theirs: Values, first: Values) -> float:
-    """The distance of weights from each other, as a share of their change since the `first`."""
-    changed = {name: theirs[name] - first[name] for name in theirs}
-    apart = {name: mine.get(name, np.nan) - theirs[name] for name in theirs}
-    return float(np.sqrt(dot(apart, apart) / (dot(changed, changed) or 1.0)))
+def changes(run: Run, since: Values) -> np.ndarray:
+    """The change of a run's weights since others, as one vector; NaN where the run left none."""
+    its = weights(run)
+    return np.concatenate([np.ravel(its.get(name, np.nan) - at) for name, at in since.items()])

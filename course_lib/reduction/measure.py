@@ -44,7 +44,7 @@ HERE = RunSpec(workers=1)
 FITTING = "rings of three sizes, for the prediction"
 REPEATS = 20
 _LONG = 2 << 20  # bytes that all calls of one timing move together, about
-_MOST_TRACED = 20  # of them the quickest is played
+_TRACED_CALLS = 20  # of them the quickest is played
 _MOST_CALLS = 8  # with more calls, other programs disturb almost every timing
 TIMEOUT = 300.0  # seconds
 # seconds for all timings of a job over imposed links; at least three timings are taken
@@ -133,7 +133,7 @@ def job(
     length: int,
     dtype: str = "float32",
     repeats: int = REPEATS,
-    traced: int = _MOST_TRACED,
+    traced: int = _TRACED_CALLS,
     link: Link | None = None,
 ) -> Job:
     """A job with enough calls in each timing for its quickest time to be reliable. Of a short call
