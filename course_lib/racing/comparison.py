@@ -26,7 +26,9 @@ from course_lib.strategies import catalog
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-LATE = ("gradients", "update", "variables", "waits", "sent in a step", "memory")
+FACTS = ("gradients", "update", "variables", "waits")
+"""Facts of a strategy that a trace shows, see `Figures.observed`."""
+LATE = (*FACTS, "sent in a step", "memory")
 """Lines of the table that are left out as long as nothing is known."""
 POINTS = 500  # at most, in a curve written as JSON
 
@@ -192,10 +194,7 @@ class Comparison:
             "gradients dropped": lambda f: str(f.dropped_gradients),
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
-            "gradients": partial(_seen, "gradients"),
-            "update": partial(_seen, "update"),
-            "variables": partial(_seen, "variables"),
-            "waits": partial(_seen, "waits"),
+            **{fact: partial(_seen, fact) for fact in FACTS},
             "sent in a step": lambda f: _most(f.bytes_sent),
             "memory": lambda f: _most(f.memory),
         }

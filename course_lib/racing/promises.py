@@ -226,15 +226,6 @@ class _Check:
 
     # --- equal to one device? ---
 
-    @staticmethod
-    def apart(run: Run) -> bool:
-        """True if workers that hold the same have ended with different parameters."""
-        updates = run.trace.all(Update)
-        holds = {u.task: u.variables for u in updates if u.variables.startswith(PARTS)}
-        digests = run.result["parameter_digest"].items()
-        same = {(holds.get(task, ""), digest) for task, digest in digests}
-        return len(same) > len({what for what, _ in same})
-
     def same(self, run: Run, otherwise: str = "") -> str:
         """Say how nearly a run equals one device; raises `Broken` if it does not, with what usually
         makes it so, or `otherwise`.
@@ -246,7 +237,7 @@ class _Check:
         )
         update = norm(changes(alone, weights(self.alone(run, steps=1))))  # of all steps but one
         far_off = norm(changes(run, weights(alone))) / (update or 1.0)
-        if step is None and far_off < UPDATE.get(run.spec.precision, ROUGH) and not self.apart(run):
+        if step is None and far_off < UPDATE.get(run.spec.precision, ROUGH) and not apart(run):
             return f"weights to {far_off:.0e} of an update"
         if step is None:
             where = f"after step {run.spec.steps - 1} weights are {far_off:.2g} of an update off"
@@ -270,7 +261,7 @@ class _Check:
         # as they were before the update
         first = {name: 2 * its - twice[name] for name, its in weights(alone).items()}
         mine, theirs = changes(one, first), changes(alone, first)
-        if self.apart(one):
+        if apart(one):
             return DRIFT
         if norm(mine) < 1e-3 * norm(theirs):
             return "The first update changes nothing: is `step.optimizer.step()` called?"
@@ -340,6 +331,15 @@ def promised(wire: str, workers: int, nbytes: int) -> float:
     except (ValueError, SyntaxError, ArithmeticError, TypeError, NameError):
         allowed = 'a formula of n (workers) and S (bytes of parameters), such as "2(n-1)/n S"'
         raise SpecError("wire", wire, allowed) from None
+
+
+def apart(run: Run) -> bool:
+    """True if workers that hold the same have ended with different parameters."""
+    updates = run.trace.all(Update)
+    holds = {u.task: u.variables for u in updates if u.variables.startswith(PARTS)}
+    digests = run.result["parameter_digest"].items()
+    same = {(holds.get(task, ""), digest) for task, digest in digests}
+    return len(same) > len({what for what, _ in same})
 
 
 def losses(run: Run) -> dict[int, float]:
