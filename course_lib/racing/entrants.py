@@ -242,7 +242,7 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
 
 
 def prepared(entrants: Entrants, share: Machine, begun: contextlib.ExitStack) -> list[Prepared]:
-    """Each entrant, prepared to start on its share; its engine is released with `begun`. Raises
+    """Each entrant, prepared to start on its share; `begun` releases its engine. Raises
     `SpecError` if the share has too little memory.
     """
     ready, warm = [], set[str]()
