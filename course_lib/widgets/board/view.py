@@ -71,11 +71,6 @@ class Side:
         except LockstepError as error:
             return str(error).splitlines()[0]
 
-    @property
-    def seconds(self) -> float:
-        """The seconds from the start of its clock to its last loss, as a comparison has them."""
-        return self.digest.losses.duration
-
     def cut(self, host: Any) -> bool:
         """Tell whether a host is cut off now."""
         last = self.digest.life.last(f"host:{host}", "cut", "healed")
@@ -133,7 +128,8 @@ class Side:
 
     def about(self) -> str:
         """Name its framework and, unless it goes on, its state, with its own time."""
-        after = f", {self.seconds:.1f} s" if self.seconds and not self.active else ""
+        seconds = self.digest.losses.duration  # as a comparison has them
+        after = f", {seconds:.1f} s" if seconds and not self.active else ""
         state = "" if self.state == "running" else f" \u00b7 {self.state}{after}"
         return f"{self.spec.framework}{state}"
 
