@@ -2,27 +2,11 @@
 reads the schedule.
 """
 
-from course_lib.collectives.algorithms import (
-    ALGORITHMS,
-    COLLECTIVES,
-    FOILS,
-    build,
-    closed_form,
-    find,
-)
-from course_lib.collectives.cost import (
-    AlphaBeta,
-    ClosedForm,
-    Cost,
-    Terms,
-    Topology,
-    bus_bandwidth,
-    cost,
-)
+from course_lib.collectives.algorithms import ALGORITHMS, COLLECTIVES, FOILS, build, closed_form
+from course_lib.collectives.cost import AlphaBeta, Topology, bus_bandwidth, cost
 from course_lib.collectives.schedule import Round, Schedule, Transfer, bounds, place
 from course_lib.collectives.simulate import Simulation, simulate
-from course_lib.collectives.verify import Problem, Proof, State, verify
+from course_lib.collectives.verify import Proof, State, verify
 
-globals().update(
-    ALGORITHMS | FOILS | COLLECTIVES
-)  # `ring`, `ring_all_gather` and so on, by their names
+# `ring`, `ring_all_gather` and so on, by their names
+globals().update(ALGORITHMS | FOILS | COLLECTIVES)

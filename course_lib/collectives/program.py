@@ -33,14 +33,13 @@ to it in this call.
 
 
 class Offer(NamedTuple):
-    """Offer a piece of a message to `peer`: first copy the spans in `enters` from the own array to
-    the shared buffer; then the peer may read the `parts`, each of which is a place and a span.
+    """Offer a piece of a message to `peer`, which may read its `parts` from then on. Each is a
+    place, whether it has to be copied there from the own array first, and a span.
     """
 
     round: int
     peer: int
-    enters: tuple[slice, ...]
-    parts: tuple[tuple[int, slice], ...]
+    parts: tuple[tuple[int, bool, slice], ...]
 
 
 class Part(NamedTuple):
@@ -221,11 +220,8 @@ class _Pieces:
             if k >= self._count(parts):
                 continue
             self.offered[peer] += 1
-            spans = [self._span(part.chunk, k) for part in parts]
-            entering = [(span,) for part, span in zip(parts, spans, strict=True) if part.enters]
-            places = _joined([(part.place, span) for part, span in zip(parts, spans, strict=True)])
-            enters = tuple(span for (span,) in _joined(entering))
-            self.operations.append(Offer(number, peer, enters, tuple(places)))
+            spans = [(part.place, part.enters, self._span(part.chunk, k)) for part in parts]
+            self.operations.append(Offer(number, peer, tuple(_joined(spans))))
             for part in parts:
                 self.unread[part.place, part.chunk, k].append((peer, self.offered[peer]))
 

@@ -37,11 +37,8 @@ Step = tuple[int, Transfer, int]
 Cause = tuple[int, int, str, Transfer | None]
 """Where a wrong result began: the round, the rank, in words, and the transfer that did it."""
 
-FROM_OWNER = (
-    "all_gather",
-    "broadcast",
-    "all_to_all",
-)  # kinds in which a chunk comes from its owner alone
+# kinds in which a chunk comes from its owner alone
+FROM_OWNER = ("all_gather", "broadcast", "all_to_all")
 LIMIT = 20  # problems kept: a wrong schedule is usually wrong in many places
 
 

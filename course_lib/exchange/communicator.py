@@ -225,11 +225,12 @@ class _Execution:
                 self.group.wait(self.connections[peer], room=True)
 
     def _offer(self, op: Offer) -> None:
-        for span in op.enters:
-            np.copyto(self.buffers[SHARED][span], self.buffers[MINE][span])
+        for place, enters, span in op.parts:
+            if enters:
+                np.copyto(self.buffers[place][span], self.buffers[MINE][span])
         connection = self.connections[op.peer]
         far = () if connection.near else op.parts
-        connection.offer([_bytes(self.buffers[place][span]) for place, span in far])
+        connection.offer([_bytes(self.buffers[place][span]) for place, _, span in far])
 
     def _await(self, op: Take) -> None:
         """Wait for the next piece; before the first of a peer is read, compare its call with ours.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +26,9 @@ from course_lib.strategies import catalog
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-LATE = ("gradients", "update", "variables", "waits", "sent in a step", "memory")
+FACTS = ("gradients", "update", "variables", "waits")
+"""Facts of a strategy that a trace shows, see `Figures.observed`."""
+LATE = (*FACTS, "sent in a step", "memory")
 """Lines of the table that are left out as long as nothing is known."""
 POINTS = 500  # at most, in a curve written as JSON
 
@@ -110,18 +112,31 @@ def _points(curve: Curve, **columns: str) -> dict[str, list[float]]:
     return times | {name: getattr(thin, column).tolist() for name, column in columns.items()}
 
 
-@dataclass(frozen=True, repr=False)
 class Comparison:
-    """A race so far: the entrants' figures by label, the target loss and accuracy, whether the race
-    was fair, how it stands, and notes.
+    """A race so far: the figures of its `entrants` by label, with the time and the examples that
+    each needed to the target loss and accuracy; whether it was fair, its `standing`, and notes.
+
+    The default targets are the lowest loss and the highest accuracy that all of them have reached;
+    None if no entrant has a value.
     """
 
-    entrants: dict[str, Figures]
-    target_loss: float | None
-    target_accuracy: float | None
-    fairness: Fairness
-    standing: Standing
-    notes: tuple[str, ...] = ()
+    def __init__(
+        self,
+        entrants: Sequence[Figures],
+        fairness: Fairness,
+        notes: Sequence[str] = (),
+        target_loss: float | None = None,
+        target_accuracy: float | None = None,
+    ) -> None:
+        loss = Goal.given(target_loss, None) or Goal.of_all("loss", [f.curve for f in entrants])
+        accuracies = [f.accuracy_curve for f in entrants]
+        accuracy = Goal.given(None, target_accuracy) or Goal.of_all("accuracy", accuracies)
+        entries = {f.label: Entry(f.state, f.curve, f.accuracy_curve) for f in entrants}
+        self.entrants = {f.label: f.towards(loss, accuracy) for f in entrants}
+        self.target_loss, self.target_accuracy = loss and loss.value, accuracy and accuracy.value
+        given = Goal.given(target_loss, target_accuracy)
+        self.fairness, self.standing = fairness, Standing(entries, given, fairness.fair)
+        self.notes = list(notes)
 
     def to_frame(self) -> DataFrame:
         """A row for each entrant by label, with its figures; those inside figures have names such
@@ -147,7 +162,7 @@ class Comparison:
             "target_accuracy": self.target_accuracy,
             "fair": self.fairness.fair,
             "fairness": asdict(self.fairness),
-            "notes": list(self.notes),
+            "notes": self.notes,
             "entrants": {label: f.as_dict() for label, f in self.entrants.items()},
         }
 
@@ -179,10 +194,7 @@ class Comparison:
             "gradients dropped": lambda f: str(f.dropped_gradients),
             "neither device nor wait": lambda f: _text(f.overhead, "{:.0%}"),
             "reality": lambda f: f.reality,
-            "gradients": partial(_seen, "gradients"),
-            "update": partial(_seen, "update"),
-            "variables": partial(_seen, "variables"),
-            "waits": partial(_seen, "waits"),
+            **{fact: partial(_seen, fact) for fact in FACTS},
             "sent in a step": lambda f: _most(f.bytes_sent),
             "memory": lambda f: _most(f.memory),
         }
@@ -202,32 +214,6 @@ class Comparison:
 
     def __repr__(self) -> str:
         return "\n".join([text.table([self.headers(), *self.rows()]), *self.words()])
-
-
-def side_by_side(
-    entrants: Sequence[Figures],
-    fairness: Fairness,
-    notes: Sequence[str] = (),
-    target_loss: float | None = None,
-    target_accuracy: float | None = None,
-) -> Comparison:
-    """Entrants side by side, with the time and the examples that each needed to the targets.
-
-    The default targets are the lowest loss and the highest accuracy that all of them have reached;
-    None if no entrant has a value.
-    """
-    loss = Goal.given(target_loss, None) or Goal.of_all("loss", [f.curve for f in entrants])
-    accuracies = [f.accuracy_curve for f in entrants]
-    accuracy = Goal.given(None, target_accuracy) or Goal.of_all("accuracy", accuracies)
-    entries = {f.label: Entry(f.state, f.curve, f.accuracy_curve) for f in entrants}
-    return Comparison(
-        {f.label: f.towards(loss, accuracy) for f in entrants},
-        loss and loss.value,
-        accuracy and accuracy.value,
-        fairness,
-        Standing(entries, Goal.given(target_loss, target_accuracy), fairness.fair),
-        tuple(notes),
-    )
 
 
 def _seen(fact: str, f: Figures) -> str:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import FunctionType
@@ -29,21 +29,11 @@ TASK = ("workload", "sizes", "seed", "global_batch", "sampler")
 """The fields that decide what is learned, from which weights and in which order."""
 Parsed = tuple[str | None, Any, dict[str, Any]]
 """(label if it has one, strategy or functions of a learner's own, fields of its own)"""
+Entrants = Mapping[str, Request]
+"""The sides of a race: label -> a request that was admitted."""
 FORMS = (
     "a strategy's name, a function, (label, strategy, fields), a dict with 'strategy', a RunSpec"
 )
-
-
-@dataclass(frozen=True)
-class Entrant:
-    """One side of a race: a request that was admitted."""
-
-    label: str
-    request: Request
-
-    @property
-    def spec(self) -> RunSpec:
-        return self.request.spec
 
 
 def parse_entrant(text: str) -> dict[str, Any]:
@@ -74,7 +64,7 @@ def _value(text: str) -> Any:
 
 def line_up(
     entrants: Sequence[Any], common: Mapping[str, Any], machine: Machine
-) -> tuple[list[Entrant], list[str]]:
+) -> tuple[Entrants, list[str]]:
     """The entrants, each with the `common` fields and its own, and notes on how they differ.
 
     All that can have several workers get as many, unless they are told otherwise; in a `run_dir`
@@ -151,7 +141,7 @@ def _labels(parsed: Sequence[Parsed]) -> list[str]:
 
 def _each_fits(
     asked: Sequence[tuple[str, Parsed]], common: Mapping[str, Any], machine: Machine
-) -> list[Entrant]:
+) -> Entrants:
     """All entrants; where none says how large the batch is, all have one that divides over the
     devices of each. Raises the refusal of a field.
     """
@@ -159,16 +149,16 @@ def _each_fits(
     for label, (_, what, own) in asked:
         with _named(label, common.keys() - own.keys()):
             requests[label] = requested(what, {**common, **own})
-    batch = batch_of(*(request.spec.shares for request in requests.values()))
-    lined_up = []
+    pieces = (catalog.of(request.spec).pieces(request.spec) for request in requests.values())
+    batch = batch_of(*pieces)
     for label, request in requests.items():
         if not common["global_batch"]:
             request.spec = request.spec.model_copy(update={"global_batch": batch})
         if not request.spec.trace:
             raise SpecError("trace", False, "a race is judged by its traces")
         with _named(label, common.keys()):
-            lined_up.append(Entrant(label, admit(request, machine)))
-    return lined_up
+            admit(request, machine)
+    return requests
 
 
 @contextlib.contextmanager
@@ -182,25 +172,26 @@ def _named(label: str, common: Iterable[str] = ()) -> Iterator[None]:
         raise SpecError(error.field, error.value, f"{error.allowed} {who}") from None
 
 
-def _check_same(entrants: Sequence[Entrant]) -> None:
-    first = entrants[0]
-    for other in entrants[1:]:
+def _check_same(entrants: Entrants) -> None:
+    (first, its), *others = entrants.items()
+    for label, other in others:
         for name in (*TASK, "engine"):
-            mine, theirs = getattr(first.spec, name), getattr(other.spec, name)
+            mine, theirs = getattr(its.spec, name), getattr(other.spec, name)
             if mine != theirs:
-                text = f"must be the same for all entrants of a race, and {first.label} has {mine}"
-                raise SpecError(name, theirs, f"({other.label}) {text}")
+                text = f"must be the same for all entrants of a race, and {first} has {mine}"
+                raise SpecError(name, theirs, f"({label}) {text}")
 
 
-def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
+def _device_notes(entrants: Entrants) -> list[str]:
     """A note if the emulated devices differ in the time of a step or in the examples that they
     compute in it.
     """
-    ms, *others = {entrant.spec.device_ms for entrant in entrants}
+    specs = {label: request.spec for label, request in entrants.items()}
+    ms, *others = {spec.device_ms for spec in specs.values()}
     if others:
-        each = ", ".join(f"{entrant.label} {entrant.spec.device_ms:g} ms" for entrant in entrants)
+        each = ", ".join(f"{label} {spec.device_ms:g} ms" for label, spec in specs.items())
         return [f"The emulated devices differ by the entrants' own settings: a step takes {each}."]
-    all_of = [(each.label, each.spec, catalog.of(each.spec)) for each in entrants]
+    all_of = [(label, spec, catalog.of(spec)) for label, spec in specs.items()]
     shares = {label: its.share(spec) for label, spec, its in all_of if not its.model_parallel}
     if not ms or len(set(shares.values())) < 2:
         return []
@@ -212,18 +203,17 @@ def _device_notes(entrants: Sequence[Entrant]) -> list[str]:
     ]
 
 
-def _update_notes(entrants: Sequence[Entrant]) -> list[str]:
+def _update_notes(entrants: Entrants) -> list[str]:
     """A note on each entrant that makes several updates a step at the others' learning rate."""
-    steady = next((entrant for entrant in entrants if _updates(entrant.spec) == 1), None)
-    if steady is None:
-        return []
+    rates = {label: usual_rate(request.spec) for label, request in entrants.items()}
+    counts = {label: _updates(request.spec) for label, request in entrants.items()}
+    steady = next((label for label, updates in counts.items() if updates == 1), None)
     notes = []
-    for label, spec in ((entrant.label, entrant.spec) for entrant in entrants):
-        updates, rate = _updates(spec), usual_rate(spec)
-        if updates > 1 and rate == usual_rate(steady.spec):
-            made = f"{label} makes {updates} updates a step, {steady.label} 1"
+    for label, updates in counts.items():
+        if steady and updates > 1 and rates[label] == rates[steady]:
+            made = f"{label} makes {updates} updates a step, {steady} 1"
             why = "at the same learning rate; to compare waiting and staleness alone"
-            notes.append(f"{made}, {why}, give {label} learning_rate={rate / updates:.3g}.")
+            notes.append(f"{made}, {why}, give {label} learning_rate={rates[label] / updates:.3g}.")
     return notes
 
 
@@ -250,20 +240,18 @@ def divide(machine: Machine, entrants: int) -> tuple[Machine, list[tuple[int, ..
     return share, [tuple(mine[i * cores : (i + 1) * cores]) for i in range(entrants)]
 
 
-def prepared(entrants: Sequence[Entrant], share: Machine) -> list[Prepared]:
-    """Prepare each entrant to start on its share. Raises `SpecError` if the share has too little
-    memory.
+def prepared(entrants: Entrants, share: Machine, begun: contextlib.ExitStack) -> list[Prepared]:
+    """Each entrant, prepared to start on its share; `begun` releases its engine. Raises
+    `SpecError` if the share has too little memory.
     """
     ready, warm = [], set[str]()
-    with contextlib.ExitStack() as begun:
-        for entrant in entrants:
-            framework = entrant.spec.framework
-            loaded = framework in warm or nursery.is_warm(framework)
-            warm.add(framework)
-            with _named(f"{entrant.label}, one of {len(entrants)} entrants"):
-                ready.append(prepare(entrant.request, share, warm=loaded))
-            begun.callback(ready[-1].engine.release)
-        begun.pop_all()
+    for label, request in entrants.items():
+        framework = request.spec.framework
+        loaded = framework in warm or nursery.is_warm(framework)
+        warm.add(framework)
+        with _named(f"{label}, one of {len(entrants)} entrants"):
+            ready.append(prepare(request, share, warm=loaded))
+        begun.callback(ready[-1].engine.release)
     return ready
 
 

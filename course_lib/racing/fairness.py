@@ -66,7 +66,6 @@ SAME = {"shares": "workers", "slow": "stragglers", "jitter": "jitter", "faults":
 """Fields of `RunSpec` that have to be the same for all entrants -> what they are in words."""
 # states that come of orders
 ORDERS = ("slowed", "full speed", "jittered", "steady", "linked", "paused", "cut")
-NAN = float("nan")
 
 
 # Seconds from the first arrival until the line opens for those that are there. Less than the 60 s
@@ -122,7 +121,7 @@ class StartingLine:
         if self.opened is not None:
             return
         going = {label: run for label, run in self.runs.items() if run.state in ACTIVE}
-        arrived = {label: _arrived(run) for label, run in going.items()}
+        arrived = {label: set(run.files.line.iterdir()) for label, run in going.items()}
         if any(arrived.values()):
             self._first = min(self._first, clock())
         self.started = [label for label, run in going.items() if _awaited(run) <= arrived[label]]
@@ -143,16 +142,10 @@ class StartingLine:
                 (run.files.line / OPEN).touch()
 
 
-def _arrived(run: Run) -> set[str]:
-    """Tasks of a run that are at the line."""
-    names = {path.name for path in run.files.line.iterdir()}
-    return {task for task in run.spec.tasks if folder_name(task) in names}
-
-
-def _awaited(run: Run) -> set[str]:
-    """Tasks of a run that have to come to the line."""
+def _awaited(run: Run) -> set[Path]:
+    """The files of the tasks that have to come to the line."""
     job = "chief:" if run.spec.chief else "worker:"
-    return {task for task in run.spec.tasks if task.startswith(job)}
+    return {run.files.line / folder_name(task) for task in run.spec.tasks if task.startswith(job)}
 
 
 class Counters(NamedTuple):
@@ -213,7 +206,7 @@ def load(
     """
     since, until = max(a for a, _ in spans.values()), min(b for _, b in spans.values())
     if cores is None and until > since:
-        return Load(until - since, None, NAN, NAN, dict.fromkeys(spans, NAN))
+        return Load(until - since, None, math.nan, math.nan, dict.fromkeys(spans, math.nan))
     if cores is None or len(samples) < 2 or until <= since:
         return None
     at = [sample.at for sample in samples]
@@ -352,7 +345,7 @@ class LoadMeter:
         mine = os.times()
         ours = sum(self._used.values()) + mine.user + mine.system
         waited = tuple(self._waited_for_a_core(pids) for pids in tasks)
-        return Counters(at, _busy() if self._whole else NAN, ours, waited)
+        return Counters(at, _busy() if self._whole else math.nan, ours, waited)
 
     def _waited_for_a_core(self, pids: Mapping[str, int]) -> float:
         """Seconds, a mean over the workers of an entrant; NaN if the system does not tell."""
@@ -361,7 +354,7 @@ class LoadMeter:
             seconds = sum(_nanoseconds_waited(pid)) / 1e9  # 0 if it is gone
             self._waited[pid] = max(self._waited.get(pid, 0.0), seconds)
         if not Path("/proc/self/schedstat").exists():
-            return NAN
+            return math.nan
         return fmean(self._waited[pid] for pid in workers) if workers else 0.0
 
 

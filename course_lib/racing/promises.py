@@ -16,6 +16,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.linalg import norm
 
 from course_lib import text
 from course_lib.cluster.run import Run
@@ -36,10 +37,8 @@ LOSS = {"float32": 1e-4}  # a relative difference of losses that sums in another
 UPDATE = {"float32": 1e-3}  # the same of what a run has changed in the parameters
 ROUGH = 0.05  # both, where numbers have 16 bits
 WIRE = 0.1  # of the bytes promised: headers, and what is said beside gradients
-BIG = {
-    "workload": "wide",
-    "sizes": {"parameters": 300_000},
-}  # where headers are few beside gradients
+# where headers are few beside gradients
+BIG = {"workload": "wide", "sizes": {"parameters": 300_000}}
 LONG = {"steps": 40, "device_ms": 20}  # several readings of the kernel's counters
 PATIENCE = 30.0  # seconds for a run, which takes one or two
 Values = dict[str, np.ndarray]
@@ -152,15 +151,12 @@ class _Check:
 
     def learns(self) -> str:
         run = self.run(workers=self.promise.workers[-1], steps=LEARNING)
-        mine, theirs = (
-            [fmean(part) for part in (values[:1], values[-4:])]
-            for values in (
-                each.digest.losses.values for each in (run, self.alone(run, steps=LEARNING))
-            )
-        )
-        fall = f"its loss is {mine[0]:.3g} in the first step and {mine[1]:.3g} after {LEARNING}"
-        if not mine[0] - mine[1] > PART * (theirs[0] - theirs[1]):
-            raise Broken(f"{fall}; that of one device {theirs[1]:.3g}")
+        mine = run.digest.losses.values
+        theirs = self.alone(run, steps=LEARNING).digest.losses.values
+        first, last, usual = mine[0], fmean(mine[-4:]), fmean(theirs[-4:])
+        fall = f"its loss is {first:.3g} in the first step and {last:.3g} after {LEARNING}"
+        if not first - last > PART * (theirs[0] - usual):
+            raise Broken(f"{fall}; that of one device {usual:.3g}")
         return fall
 
     def with_straggler(self) -> str:
@@ -206,18 +202,15 @@ class _Check:
 
     # --- runs ---
 
-    def started(self, what: Any = None, **fields: Any) -> Run:
-        return start(what or self.what, **(self.fields | fields))
-
     def run(self, what: Any = None, **fields: Any) -> Run:
         """A run that is over. Raises `Broken` if it failed, or left no result of a step."""
-        with self.started(what, **fields) as run:
+        with start(what or self.what, **(self.fields | fields)) as run:
             try:
                 run.wait(PATIENCE)
             except SpecError:
                 raise
             except LockstepError as error:
-                raise Broken(f"with {self._of(run)}: {error}") from None
+                raise Broken(f"with {text.count(run.spec.workers, 'worker')}: {error}") from None
         if not run.result.get("parameter_digest"):
             raise Broken("it has no result: end the workers' function with `return step.result()`")
         return run
@@ -231,20 +224,7 @@ class _Check:
             self._alone[key] = self.run("one_device", **same, **fields, workers=1)
         return self._alone[key]
 
-    @staticmethod
-    def _of(run: Run) -> str:
-        return text.count(run.spec.workers, "worker")
-
     # --- equal to one device? ---
-
-    @staticmethod
-    def apart(run: Run) -> bool:
-        """True if workers that hold the same have ended with different parameters."""
-        updates = run.trace.all(Update)
-        holds = {u.task: u.variables for u in updates if u.variables.startswith(PARTS)}
-        digests = run.result["parameter_digest"].items()
-        same = {(holds.get(task, ""), digest) for task, digest in digests}
-        return len(same) > len({what for what, _ in same})
 
     def same(self, run: Run, otherwise: str = "") -> str:
         """Say how nearly a run equals one device; raises `Broken` if it does not, with what usually
@@ -255,9 +235,9 @@ class _Check:
         step = next(
             (s for s in theirs if far(mine.get(s, np.nan), theirs[s], run.spec.precision)), None
         )
-        change = weights(self.alone(run, steps=1))
-        far_off = distance(weights(run), weights(alone), change)
-        if step is None and far_off < UPDATE.get(run.spec.precision, ROUGH) and not self.apart(run):
+        update = norm(changes(alone, weights(self.alone(run, steps=1))))  # of all steps but one
+        far_off = norm(changes(run, weights(alone))) / (update or 1.0)
+        if step is None and far_off < UPDATE.get(run.spec.precision, ROUGH) and not apart(run):
             return f"weights to {far_off:.0e} of an update"
         if step is None:
             where = f"after step {run.spec.steps - 1} weights are {far_off:.2g} of an update off"
@@ -276,27 +256,24 @@ class _Check:
         one = self.run(workers=workers, **plain, **seed, record_examples=True)
         if wrong := self._reading(one):
             return wrong
-        near, alone = (
-            weights(self.alone(one, **plain | {"learning_rate": 0.2})),
-            self.alone(one, **plain),
-        )
-        reference = weights(alone)
-        theirs = {name: its - near[name] for name, its in reference.items()}  # of 0.1
-        mine = {name: reference[name] + theirs[name] - its for name, its in weights(one).items()}
-        apart = {name: its - theirs[name] for name, its in mine.items()}
-        ours, length = dot(mine, mine), dot(theirs, theirs)
-        if self.apart(one):
+        alone = self.alone(one, **plain)
+        twice = weights(self.alone(one, **plain | {"learning_rate": 0.2}))
+        # as they were before the update
+        first = {name: 2 * its - twice[name] for name, its in weights(alone).items()}
+        mine, theirs = changes(one, first), changes(alone, first)
+        if apart(one):
             return DRIFT
-        if ours < 1e-6 * length:
+        if norm(mine) < 1e-3 * norm(theirs):
             return "The first update changes nothing: is `step.optimizer.step()` called?"
-        times, cosine = dot(mine, theirs) / length, dot(mine, theirs) / math.sqrt(ours * length)
+        cosine = mine @ theirs / norm(mine) / norm(theirs)
         if cosine < -0.999:
             return "The update goes up the gradient: its sign is wrong."
-        if cosine < 0.999:
+        if not cosine >= 0.999:  # or NaN, where weights are missing
             return MISSING
+        times = mine @ theirs / norm(theirs) ** 2
         if abs(times - 1) > 0.01:
             return _factor(times, workers)
-        off = math.sqrt(dot(apart, apart) / length)
+        off = norm(mine - theirs) / norm(theirs)
         if off > 1e-5:
             return (
                 f"The first update is off by {off:.1g} of it: were gradients rounded, or clipped?"
@@ -356,6 +333,15 @@ def promised(wire: str, workers: int, nbytes: int) -> float:
         raise SpecError("wire", wire, allowed) from None
 
 
+def apart(run: Run) -> bool:
+    """True if workers that hold the same have ended with different parameters."""
+    updates = run.trace.all(Update)
+    holds = {u.task: u.variables for u in updates if u.variables.startswith(PARTS)}
+    digests = run.result["parameter_digest"].items()
+    same = {(holds.get(task, ""), digest) for task, digest in digests}
+    return len(same) > len({what for what, _ in same})
+
+
 def losses(run: Run) -> dict[int, float]:
     """Step -> the loss, averaged over the workers that report one."""
     by_step: dict[int, list[float]] = {}
@@ -372,12 +358,7 @@ def far(mine: float, theirs: float, precision: str = "float32") -> bool:
     return not abs(mine - theirs) <= LOSS.get(precision, ROUGH) * max(1.0, abs(theirs))
 
 
-def dot(a: Values, b: Values) -> float:
-    return float(sum(np.vdot(a[name], b[name]) for name in a.keys() & b.keys()))
-
-
-def distance(mine: Values, theirs: Values, first: Values) -> float:
-    """The distance of weights from each other, as a share of their change since the `first`."""
-    changed = {name: theirs[name] - first[name] for name in theirs}
-    apart = {name: mine.get(name, np.nan) - theirs[name] for name in theirs}
-    return float(np.sqrt(dot(apart, apart) / (dot(changed, changed) or 1.0)))
+def changes(run: Run, since: Values) -> np.ndarray:
+    """The change of a run's weights since others, as one vector; NaN where the run left none."""
+    its = weights(run)
+    return np.concatenate([np.ravel(its.get(name, np.nan) - at) for name, at in since.items()])

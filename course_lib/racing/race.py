@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from course_lib import hardware, workloads
@@ -17,7 +18,7 @@ from course_lib.activity import Activity
 from course_lib.cluster.run import WAIT, Run
 from course_lib.errors import SpecError, Stalled, TaskFailed
 from course_lib.racing import fairness
-from course_lib.racing.comparison import Comparison, Figures, side_by_side
+from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.entrants import cores_note, divide, line_up, prepared
 from course_lib.racing.fairness import Counters, Fairness, LoadMeter, StartingLine, take_part
 from course_lib.record import rundir
@@ -65,30 +66,28 @@ def race(
         fields["evaluate_every"] = fields.get("evaluate_every") or EVALUATE_EVERY
     machine = hardware.probe()
     lined_up, notes = line_up(entrants, fields, machine)
-    metric = workloads.load(lined_up[0].spec).metric_name
+    spec = next(iter(lined_up.values())).spec  # all learn the same
+    metric = workloads.load(spec).metric_name
     if target_accuracy is not None and metric != "accuracy":
-        text = f"{lined_up[0].spec.workload} measures its {metric}: race for a target_loss"
+        text = f"{spec.workload} measures its {metric}: race for a target_loss"
         raise SpecError("target_accuracy", target_accuracy, text)
     share, cores = divide(machine, len(lined_up))
-    ready = prepared(lined_up, share)
-    if on_nodes := bool(ready[0].machine.nodes):
-        cores = [()] * len(lined_up)  # those are of other machines
-    notes.append(RESERVED if on_nodes else cores_note(cores, share, machine))
-    if any(each.plan.device == "gpu" for each in ready):
-        notes.append("All entrants share the GPUs, and how busy those are is not measured.")
     runs: dict[str, Run] = {}
     with contextlib.ExitStack() as begun:
-        for each in ready:
-            begun.callback(each.engine.release)
+        ready = prepared(lined_up, share, begun)
+        if on_nodes := bool(ready[0].machine.nodes):
+            cores = [()] * len(ready)  # those are of other machines
         directories = [rundir.create(each.spec) for each in ready]
-        for entrant, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
+        for label, each, directory, own in zip(lined_up, ready, directories, cores, strict=True):
             directory.line.mkdir()
             programs = {job: partial(take_part, role, own) for job, role in each.programs.items()}
             whole = each.machine if on_nodes else machine
-            run = Run(replace(each, machine=whole, programs=programs), origin, directory)
-            runs[entrant.label] = run
-            begun.callback(run.stop)
+            runs[label] = Run(replace(each, machine=whole, programs=programs), origin, directory)
+            begun.callback(runs[label].stop)
         begun.pop_all()  # all have begun, so keep them going
+    notes.append(RESERVED if on_nodes else cores_note(cores, share, machine))
+    if any(each.plan.device == "gpu" for each in ready):
+        notes.append("All entrants share the GPUs, and how busy those are is not measured.")
     cores_seen = None if on_nodes else machine.cores
     begun_race = Race(runs, notes, origin, cores_seen, target_loss, target_accuracy)
     targets = {"target_loss": target_loss, "target_accuracy": target_accuracy}
@@ -142,7 +141,7 @@ class Race:
         then goes on, as it does after an interrupt.
         """
         deadline = clock() + timeout
-        says = [of_run(run, label, lambda d: d.losses.end) for label, run in self.runs.items()]
+        says = [of_run(run, label, attrgetter("losses.end")) for label, run in self.runs.items()]
         explained = interrupt_explained("race", "[run.stop() for run in Run.going()]", self._held)
         with explained, Line(lambda: "; ".join(each() for each in says)) as tell:
             # short waits, so that an interrupt is noticed
@@ -225,7 +224,7 @@ class Race:
             result = run.result if state == "finished" else None
             figures.append(Figures(label, run.digest, state, result))
         targets = self.target_loss, self.target_accuracy
-        return side_by_side(figures, self._fairness(figures), self.notes, *targets)
+        return Comparison(figures, self._fairness(figures), self.notes, *targets)
 
     def as_dict(self) -> dict[str, Any]:
         """The comparison as plain values, with the state and the run directories, for JSON."""

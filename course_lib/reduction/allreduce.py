@@ -15,23 +15,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from course_lib.collectives import Schedule, Topology, cost, simulate, verify
+from course_lib.collectives import Schedule, verify
 from course_lib.collectives.algorithms import ALGORITHMS, Algorithm, build
-from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import Interrupted, SpecError
 from course_lib.exchange.communicator import check_dtype
 from course_lib.record.progress import Line
-from course_lib.record.reality import SIMULATED
-from course_lib.record.trace import Trace
-from course_lib.reduction.measure import (
-    REPEATS,
-    AllReduce,
-    Watch,
-    imposed,
-    job,
-    measure_and_predict,
-)
-from course_lib.reduction.role import Job
+from course_lib.reduction import measure
+from course_lib.reduction.measure import REPEATS, AllReduce, Watch
 from course_lib.spec.fields import Link, parse_bytes
 from course_lib.spec.run_spec import RunSpec
 from course_lib.strategies.gate import Request, refusals
@@ -106,10 +96,9 @@ def compare(
         raise refusal
     if link:
         link.check_lossless()
-    jobs = [job(schedule, length, dtype, repeats, link=link) for schedule in schedules]
+    jobs = [measure.job(schedule, length, dtype, repeats, link=link) for schedule in schedules]
     if simulated:
-        topology = imposed(link) if link else Topology()
-        return [_simulated(one, topology) for one in jobs]
+        return [measure.in_simulated_time(one, link) for one in jobs]
     names, began = ", ".join(schedule.name for schedule in schedules), time.monotonic()
     each = f"{amount(jobs[0].bytes)} on each of {count(schedules[0].workers, 'worker')}"
 
@@ -120,7 +109,7 @@ def compare(
     try:
         with _saved(arrays, where) as files, Line(status):
             jobs = [replace(one, arrays=files) for one in jobs]
-            return measure_and_predict(jobs, where, watch)
+            return measure.measure_and_predict(jobs, where, watch)
     except KeyboardInterrupt:
         raise Interrupted("The all-reduce was cancelled, and its processes have ended.") from None
 
@@ -187,28 +176,6 @@ def _schedule(
     if own and not (proof := verify(schedule)):
         raise SpecError("algorithm", schedule.name, f"it is not right yet.\n{proof}")
     return schedule
-
-
-def _simulated(job: Job, topology: Topology) -> AllReduce:
-    """A job in simulated time. The bytes come from `cost`, because a schedule with too many
-    transfers leaves no trace.
-    """
-    schedule, traced = job.schedule, sum(map(len, job.schedule.rounds)) <= MOST_TRACED
-    price = cost(schedule, job.bytes, topology, job.itemsize)
-    run = simulate(schedule, job.bytes, topology, itemsize=job.itemsize, trace=traced)
-    return AllReduce(
-        schedule,
-        job.bytes,
-        price.rounds,
-        max(price.sent[: schedule.workers]),
-        price.busiest_link[1],
-        seconds=run.seconds,
-        predicted_seconds=price.seconds,
-        exact=bool(verify(schedule)),
-        reality=SIMULATED.word,
-        trace=run.trace or Trace(),
-        arrays=[],
-    )
 
 
 @contextlib.contextmanager

@@ -1,5 +1,6 @@
 """Carries out schedules in real processes, one after the other, measures each, and predicts its
 time by a formula: alpha and beta from timings of a ring, then the `cost` of the schedule with them.
+Or carries them out in simulated time.
 
 The formula gives each rank a core and a port of its own, so it misses. On one machine ranks share
 cores and take turns. In a ring all work all the time: its alpha and beta contain these turns, and
@@ -19,8 +20,10 @@ import numpy as np
 
 from course_lib import hardware
 from course_lib.cluster.run import Run
-from course_lib.collectives import AlphaBeta, Schedule, Topology, bus_bandwidth, closed_form, cost
+from course_lib.collectives import Schedule, closed_form, simulate, verify
 from course_lib.collectives.algorithms.ring import ring
+from course_lib.collectives.cost import AlphaBeta, Topology, bus_bandwidth
+from course_lib.collectives.simulate import MOST_TRACED
 from course_lib.errors import LockstepError, SpecError
 from course_lib.hardware.limits import gigabytes
 from course_lib.launch import start
@@ -41,7 +44,7 @@ HERE = RunSpec(workers=1)
 FITTING = "rings of three sizes, for the prediction"
 REPEATS = 20
 _LONG = 2 << 20  # bytes that all calls of one timing move together, about
-_MOST_TRACED = 20  # of them the quickest is played
+_TRACED_CALLS = 20  # of them the quickest is played
 _MOST_CALLS = 8  # with more calls, other programs disturb almost every timing
 TIMEOUT = 300.0  # seconds
 # seconds for all timings of a job over imposed links; at least three timings are taken
@@ -130,7 +133,7 @@ def job(
     length: int,
     dtype: str = "float32",
     repeats: int = REPEATS,
-    traced: int = _MOST_TRACED,
+    traced: int = _TRACED_CALLS,
     link: Link | None = None,
 ) -> Job:
     """A job with enough calls in each timing for its quickest time to be reliable. Of a short call
@@ -142,7 +145,7 @@ def job(
     calls = max(1, min(_MOST_CALLS, _LONG // nbytes))
     traced = min(traced, max(3, 8 * _LONG // nbytes))
     if link:
-        seconds = cost(schedule, one.bytes, imposed(link), one.itemsize).seconds
+        seconds = one.price(imposed(link)).seconds
         # ranks that meet over a link with a latency begin some latencies apart
         calls = min(calls, max(1, round((_AWAITED + 20 * link.delay) / seconds)))
         repeats = min(repeats, max(3, round(_ENOUGH / (calls * seconds))))
@@ -251,6 +254,29 @@ def _from_zero(messages: list[Message]) -> list[Message]:
     return [m._replace(start=m.start - origin, end=m.end - origin) for m in messages]
 
 
+def in_simulated_time(job: Job, link: Link | None) -> AllReduce:
+    """A job in simulated time. The bytes come from its price, because a schedule with too many
+    transfers leaves no trace.
+    """
+    schedule, traced = job.schedule, sum(map(len, job.schedule.rounds)) <= MOST_TRACED
+    topology = imposed(link) if link else Topology()
+    price = job.price(topology)
+    run = simulate(schedule, job.bytes, topology, itemsize=job.itemsize, trace=traced)
+    return AllReduce(
+        schedule,
+        job.bytes,
+        price.rounds,
+        max(price.sent[: schedule.workers]),
+        price.busiest_link[1],
+        seconds=run.seconds,
+        predicted_seconds=price.seconds,
+        exact=bool(verify(schedule)),
+        reality=SIMULATED.word,
+        trace=run.trace or Trace(),
+        arrays=[],
+    )
+
+
 def check_fits(jobs: Sequence[Job], where: RunSpec) -> None:
     """Raise `SpecError` for jobs that do not fit on this machine: each rank needs its array, the
     shared buffer, and room for the check. How much the nodes of a cluster have is not known here.
@@ -306,11 +332,6 @@ def measure_and_predict(
         model = Topology(path, path, gamma=0.0)  # adding is part of beta
         models[hosts] = imposed(where.link_of(0), model) if where.link else model
     return [
-        replace(one, predicted_seconds=expected(job, models[job.schedule.hosts]))
+        replace(one, predicted_seconds=job.price(models[job.schedule.hosts]).seconds)
         for job, one in zip(jobs, done[len(rings) :], strict=True)
     ]
-
-
-def expected(job: Job, topology: Topology) -> float:
-    """Seconds that a call of a job should take."""
-    return cost(job.schedule, job.bytes, topology, job.itemsize).seconds

@@ -14,6 +14,7 @@ import numpy as np
 from course_lib.cluster.task import Task
 from course_lib.collectives import Schedule
 from course_lib.collectives.algorithms.recursive_doubling import recursive_doubling
+from course_lib.collectives.cost import Cost, Topology, cost
 from course_lib.collectives.verify import goal, members
 from course_lib.exchange import Communicator
 from course_lib.record.events import Message, clock
@@ -49,6 +50,10 @@ class Job:
     def bytes(self) -> int:
         """The bytes that each worker brings."""
         return self.length * self.itemsize
+
+    def price(self, topology: Topology) -> Cost:
+        """The cost of a call by the formula."""
+        return cost(self.schedule, self.bytes, topology, self.itemsize)
 
 
 class Done(NamedTuple):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from course_lib.commands.terminal import strict
-from course_lib.racing.comparison import Figures, side_by_side
+from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.fairness import Fairness
 from course_lib.record.digest import Digest
 from course_lib.record.events import Metric
@@ -77,7 +77,7 @@ def test_a_race_says_whose_it_is_and_its_json_has_null() -> None:
         for label, trace in (("fast", losing(*range(6, 40))), ("slow", lockstep(40)))
     }
     entrants = [Figures(label, digest, "finished") for label, digest in digests.items()]
-    found = side_by_side(entrants, Fairness(True, "Fair: nobody waited."))
+    found = Comparison(entrants, Fairness(True, "Fair: nobody waited."))
     assert f"fast: {SAID}" in found.words()
     assert not any(words.startswith("slow: ") for words in found.words())
     fast = json.loads(json.dumps(strict(found.as_dict()), allow_nan=False))["entrants"]["fast"]

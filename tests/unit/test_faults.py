@@ -200,4 +200,4 @@ def test_an_entrant_has_faults_of_its_own() -> None:
     own = parse_entrant("parameter_server,framework=torch,fault=kill ps:0 at step 3")
     assert own["faults"] == ["kill ps:0 at step 3"]
     found, _ = line_up([own, "one_device"], {"framework": "torch", "steps": 9}, hardware.probe())
-    assert [len(entrant.spec.faults) for entrant in found] == [1, 0]
+    assert [len(request.spec.faults) for request in found.values()] == [1, 0]

@@ -22,7 +22,7 @@ from rich.console import Console
 from course_lib.activity import Activity
 from course_lib.commands.watch import frame, watch
 from course_lib.errors import LockstepError, SpecError, TaskFailed
-from course_lib.racing.comparison import Comparison, Figures, side_by_side
+from course_lib.racing.comparison import Comparison, Figures
 from course_lib.racing.fairness import Fairness
 from course_lib.record.curves import Curve, Readings
 from course_lib.record.digest import Digest
@@ -128,7 +128,7 @@ def compared(race: Any) -> Comparison:
     """The comparison of such a race."""
     found = [Figures(label, run.digest, run.state) for label, run in race.runs.items()]
     targets = race.target_loss, race.target_accuracy
-    return side_by_side(found, race.comparison.fairness, (), *targets)
+    return Comparison(found, race.comparison.fairness, (), *targets)
 
 
 def view_of(*runs: SomeRun, **targets: float | None) -> View:

@@ -19,12 +19,11 @@ from hypothesis import strategies as st
 from course_lib import RunSpec, Workload, hardware
 from course_lib.errors import SpecError
 from course_lib.racing import fairness
-from course_lib.racing.comparison import POINTS, Comparison, Figures, side_by_side
+from course_lib.racing.comparison import POINTS, Comparison, Figures
 from course_lib.racing.entrants import divide, line_up, parse_entrant
 from course_lib.racing.fairness import (
     MOST_BUSY,
     MOST_LOST,
-    NAN,
     SHORTEST,
     Counters,
     Fairness,
@@ -54,7 +53,7 @@ def of(trace: Trace, label: str = "it", zero: float = math.inf) -> Figures:
 
 
 def comparing(*found: Figures, **targets: float) -> Comparison:
-    return side_by_side(found, Fairness(True, "Fair: nobody waited."), ["a note"], **targets)
+    return Comparison(found, Fairness(True, "Fair: nobody waited."), ["a note"], **targets)
 
 
 # --- what a trace says ---
@@ -517,10 +516,13 @@ def test_nobody_can_lose_more_than_all_of_its_time() -> None:
 
 
 def test_without_a_count_of_waiting_the_emulated_devices_tell_or_else_the_busy_cores() -> None:
-    assert verdict(machine(a=NAN, b=NAN, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair is True
-    assert verdict(machine(a=NAN, b=NAN), overhead={"a": 0.1, "b": 0.5}).fair is False
-    assert verdict(machine(a=NAN, b=NAN, busy=MOST_BUSY)).fair is True
-    saturated = verdict(machine(a=NAN, b=NAN, busy=MOST_BUSY + 0.1))
+    assert (
+        verdict(machine(a=math.nan, b=math.nan, busy=1.0), overhead={"a": 0.1, "b": 0.15}).fair
+        is True
+    )
+    assert verdict(machine(a=math.nan, b=math.nan), overhead={"a": 0.1, "b": 0.5}).fair is False
+    assert verdict(machine(a=math.nan, b=math.nan, busy=MOST_BUSY)).fair is True
+    saturated = verdict(machine(a=math.nan, b=math.nan, busy=MOST_BUSY + 0.1))
     assert saturated.fair is False
     assert "busy 80%" in saturated.why
 
@@ -576,7 +578,7 @@ def test_the_load_is_that_of_each_entrants_own_time_and_of_the_time_that_all_ran
 
 
 def test_where_the_system_does_not_tell_the_load_is_that_of_our_own_tasks() -> None:
-    samples = [Counters(float(t), NAN, 0.5 * t, (NAN,)) for t in range(11)]
+    samples = [Counters(float(t), math.nan, 0.5 * t, (math.nan,)) for t in range(11)]
     found = fairness.load(samples, {"a": (0.0, 8.0)}, cores=2)
     assert found is not None
     assert found.busy == found.ours == pytest.approx(0.25)
@@ -627,10 +629,8 @@ def test_a_task_that_is_slowed_on_the_way_is_expected_to_take_longer_from_then_o
 
 
 def specs(*entrants: Any, **common: Any) -> dict[str, RunSpec]:
-    return {
-        entrant.label: entrant.spec
-        for entrant in line_up(entrants, {"framework": "torch", **common}, HERE)[0]
-    }
+    found, _ = line_up(entrants, {"framework": "torch", **common}, HERE)
+    return {label: request.spec for label, request in found.items()}
 
 
 def notes(*entrants: Any, **common: Any) -> str:
@@ -669,12 +669,13 @@ def test_entrants_of_one_strategy_are_told_apart_by_their_own_fields() -> None:
 def test_an_all_reduce_may_be_a_function_of_the_learners_own() -> None:
     from course_lib.collectives import ring
 
-    (mine, _), _ = line_up(
+    found, _ = line_up(
         [{"strategy": "multi_worker_mirrored", "all_reduce": ring}, "one_device"],
         {"framework": "torch"},
         HERE,
     )
-    assert (mine.request.schedule.name, mine.spec.all_reduce) == ("ring", "ring")
+    mine, _ = found.values()
+    assert mine.schedule and (mine.schedule.name, mine.spec.all_reduce) == ("ring", "ring")
 
 
 def test_all_entrants_get_the_same_batches_that_all_can_share_out() -> None:

@@ -39,7 +39,6 @@ from course_lib.reduction.measure import (
     REPEATS,
     SIZES,
     AllReduce,
-    expected,
     fitted,
     imposed,
     job,
@@ -473,7 +472,7 @@ def test_a_prediction_is_the_cost_with_alpha_and_beta_of_a_ring_on_the_same_rank
     hosts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     true = Topology(PATH, PATH, gamma=0.0)
-    calls = made_up(monkeypatch, lambda j, link: expected(j, true))
+    calls = made_up(monkeypatch, lambda j, link: j.price(true).seconds)
     schedules = [build(name, 4, hosts) for name in ALGORITHMS]
     found = measure_and_predict([job(s, 2520) for s in schedules])
     names = [s.name for s in schedules]
@@ -491,7 +490,7 @@ def test_over_links_the_formula_takes_their_own_figures_and_times_of_a_ring_with
 
     def truth(j: Job, link: Link | None) -> float:
         path = Topology(PATH, PATH, gamma=0.0)
-        return expected(j, imposed(link, path) if link else path)
+        return j.price(imposed(link, path) if link else path).seconds
 
     calls = made_up(monkeypatch, truth)
     names = ["ring", "hierarchical", "tree"]

@@ -6,8 +6,8 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from course_lib.collectives import Proof, build, find, verify
-from course_lib.collectives.algorithms import Algorithm
+from course_lib.collectives import Proof, build, verify
+from course_lib.collectives.algorithms import Algorithm, find
 from course_lib.collectives.schedule import CollectiveKind
 from course_lib.errors import SpecError, line_of
 

@@ -15,10 +15,10 @@ from course_lib.collectives import (
     Transfer,
     bounds,
     build,
-    find,
     place,
     ring,
 )
+from course_lib.collectives.algorithms import find
 from course_lib.errors import SpecError
 
 from .cases import mine

@@ -156,13 +156,13 @@ class _Rank:
 
     def _offer(self, op: Offer) -> None:
         w, me = self.world, self.rank
-        for e in [e for span in op.enters for e in elements(span)]:
-            w.write((me, SHARED, e), w.memory[me, MINE, e])
-        for where, _ in op.parts:
+        for where, enters, span in op.parts:
+            for e in elements(span) if enters else ():
+                w.write((me, where, e), w.memory[me, MINE, e])
             assert where == SHARED or not w.near(me, op.peer), (
                 "what a rank of this host is to read lies in the shared buffer"
             )
-        spots = [(me, place, e) for place, span in op.parts for e in elements(span)]
+        spots = [(me, place, e) for place, _, span in op.parts for e in elements(span)]
         for spot in spots:
             w.readers[spot] += 1
         w.offered[me, op.peer] += 1
@@ -382,8 +382,8 @@ def test_between_hosts_nothing_goes_through_the_shared_buffer() -> None:
         plans = [program(schedule, everywhere, rank, 100, 8) for rank in everywhere]
         for op in [op for plan in plans for op in plan.operations]:
             if isinstance(op, Offer):
-                assert not op.enters
-                assert {place for place, _ in op.parts} == {MINE}
+                assert not any(enters for _, enters, _ in op.parts)
+                assert {place for place, *_ in op.parts} == {MINE}
             elif isinstance(op, Take):
                 assert SHARED not in {p for part in op.parts for p in (part.source, part.target)}
                 assert not any(part.leaves for part in op.parts)
@@ -396,7 +396,7 @@ def test_without_an_array_of_its_own_a_rank_copies_nothing_in_or_out() -> None:
         plans = [program(schedule, hosts, rank, 100, 8, private=False) for rank in ranks]
         for op in [op for plan in plans for op in plan.operations]:
             if isinstance(op, Offer):
-                assert not op.enters
+                assert not any(enters for _, enters, _ in op.parts)
             elif isinstance(op, Take):
                 assert not any(part.leaves for part in op.parts)
 
@@ -411,5 +411,5 @@ def test_a_program_names_its_peers_and_those_it_sends_to() -> None:
 def test_neighbouring_chunks_of_a_message_are_one_part() -> None:
     halves = program(build("halving_doubling", 8), (0,) * 8, 0, 800, 8).operations
     assert [
-        [(p.stop - p.start) for _, p in op.parts] for op in halves if isinstance(op, Offer)
+        [(p.stop - p.start) for *_, p in op.parts] for op in halves if isinstance(op, Offer)
     ] == [[n] for n in (400, 200, 100, 100, 200, 400)]
