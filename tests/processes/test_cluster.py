@@ -290,6 +290,9 @@ def test_a_stopped_run_has_a_result_as_far_as_it_came_live_and_saved() -> None:
 
 def test_stop_before_the_tasks_are_there_is_kept() -> None:
     run = start(lambda: time.sleep(60), workers=2)
+    with pytest.raises(TypeError):
+        run.stop("worker:1")  # type: ignore[misc]  # a run is stopped, not a task of it
+    assert run.state != "stopped"
     assert run.stop(timeout=30).state == "stopped"
     assert alive(run) == []
 

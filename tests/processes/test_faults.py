@@ -130,6 +130,15 @@ def test_orders_are_checked_and_those_that_come_too_late_cost_nothing() -> None:
         )
 
 
+def test_the_end_of_a_slowing_reads_as_one() -> None:
+    fault = "slow worker:1=3 at step 2 for 100ms"
+    fields = {"framework": "torch", "workers": 2, "steps": 20, "device_ms": 20}
+    run = start("multi_worker_mirrored", faults=fault, **fields)
+    begun, ended = run.wait(60).result["faults"]
+    assert begun.startswith("worker:1 slowed after ")
+    assert ended.startswith("worker:1 full speed after ")
+
+
 @pytest.mark.skipif(not HOSTS, reason=hardware.probe().private_network.why)
 def test_hosts_are_cut_off_and_their_links_change_for_a_while() -> None:
     fields = {"framework": "torch", "workers": 2, "hosts": 2, "steps": 12, "device_ms": 20}

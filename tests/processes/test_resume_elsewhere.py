@@ -112,6 +112,7 @@ def test_another_global_batch_goes_on_with_the_next_example(framework: str, stra
     count = LEFT * 128 + (STEPS - LEFT) * 126
     assert len(epochs[1]) == len(set(epochs[1])) == count - 1437
     assert max(m.samples for m in run.trace.all(Metric, name="loss")) == count
+    assert run.result["steps_done"] == STEPS
 
 
 def torch_counting() -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from course_lib.errors import SpecError
 from course_lib.widgets import Guesses, Predict
 from course_lib.widgets.cards import predict
 
@@ -167,6 +168,8 @@ def test_text_and_picture_have_question_guess_and_result(tmp_path: Path) -> None
     card.reveal("no", "Look again.")
     assert card.table() == "Is a < b?\nguess: yes\nresult: no\nLook again."
     picture = card.still(tmp_path / "p.svg").read_text()
+    with pytest.raises(SpecError, match="SVG"):
+        card.still(tmp_path / "p.png")
     assert "Is a &lt; b?" in picture and "Result: no. Look again." in picture
     assert repr(card) == "Predict('Is a < b?')"
 

@@ -685,6 +685,12 @@ def test_all_entrants_get_the_same_batches_that_all_can_share_out() -> None:
         "one_device",
     )
     assert {spec.batch for spec in found.values()} == {120}
+    some_wait_for_three = specs("sync_parameter_server", "backup_workers", workers=4)
+    assert {spec.batch for spec in some_wait_for_three.values()} == {120}
+    in_microbatches = specs(
+        {"strategy": "pipeline_parallel", "workers": 2}, "one_device", accumulate=24
+    )
+    assert {spec.batch for spec in in_microbatches.values()} == {120}
     with pytest.raises(SpecError, match="divide evenly"):
         specs("one_device", "multi_worker_mirrored", workers=3, global_batch=64)
 

@@ -13,6 +13,7 @@ import pytest
 
 from course_lib import RunSpec
 from course_lib.cluster.task import Task
+from course_lib.errors import SpecError
 from course_lib.racing.fairness import wait_at_line
 from course_lib.record.events import Metric, Phase, Read, Recorder, Update
 from course_lib.record.measures import coverage
@@ -229,6 +230,8 @@ def test_a_share_that_two_workers_read_shows() -> None:
     for worker in range(2):
         step, mine = toy(worker, record_examples=True, steps=30)
         while step.begin():
+            with pytest.raises(SpecError, match="a whole number from 0 to 1"):
+                step.read(2, 2)
             step.read(0, 2)  # the mistake: not its own
         events += mine
     found = coverage(Trace(events), 1437)[0]
