@@ -114,7 +114,8 @@ def test_every_strategy_trains_own_models_as_one_device_does(
     assert run.result["parameters"] == one.result["parameters"]
     facts = catalog.find(strategy)
     if facts.asynchronous or strategy in ("backup_workers", "sync_parameter_server"):
-        assert np.mean(curve(run)[-5:]) < 0.95 * curve(run)[0]  # other batches, or another order
+        # other batches, or another order; a worker may record its first loss late
+        assert np.mean(curve(run)[-5:]) < 0.95 * curve(one)[0]
     elif strategy == "tpu":  # its rounding adds up from step to step
         assert curve(run)[:10] == pytest.approx(curve(one)[:10], rel=BFLOAT16)
         assert np.mean(curve(run)[-5:]) < 0.95 * curve(run)[0]

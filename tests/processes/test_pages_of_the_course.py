@@ -5,6 +5,7 @@ over several seeds, with our workloads and one of a learner's own; and what each
 import functools
 import itertools
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -73,17 +74,25 @@ def test_a_page_is_short_and_names_its_source(path: Path) -> None:
     assert "Source: " in text.split('"""')[1]
 
 
+def pairs(names: Iterable[str], dear: str) -> list[Any]:
+    """All of these pages with all workloads; tiny_gpt on those of `dear` is for the night."""
+    return [
+        pytest.param(
+            name, workload, marks=[pytest.mark.nightly] * (dear in name and "gpt" in workload)
+        )
+        for name, workload in itertools.product(names, WORKLOADS)
+    ]
+
+
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("workload", WORKLOADS)
-@pytest.mark.parametrize("name", BANDS)
+@pytest.mark.parametrize(("name", "workload"), pairs(BANDS, "tensorflow"))
 def test_a_page_that_is_not_exact_ends_in_its_band(name: str, workload: str) -> None:
     low, high = BANDS[name]
     assert low < loss(name, workload) / loss("multi_worker_mirrored", workload) < high
 
 
 @pytest.mark.sample(4)
-@pytest.mark.parametrize("workload", WORKLOADS)
-@pytest.mark.parametrize("name", EXACT)
+@pytest.mark.parametrize(("name", "workload"), pairs(EXACT, ""))
 def test_a_page_that_is_exact_is_so_with_every_workload(name: str, workload: str) -> None:
     findings = check_strategy(page(name), workload=WORKLOADS[workload][0], optimizer="adamw")
     assert findings, findings
