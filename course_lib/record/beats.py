@@ -27,10 +27,12 @@ from typing import Any, NamedTuple
 from course_lib.activity import Activity
 
 KEPT = 16  # the latest calls of collectives that are kept of each task
-# A slot has a record of what is no call, and those of the latest calls. A record is a beat between
-# two counts, which differ while it is being written; what was entered last has the highest.
-_RECORD = struct.Struct("<Q q40sd qqQQq 32s48s64s Q")
-_SLOT = (1 + KEPT) * _RECORD.size
+# A slot has a record of what is no call, and those of the latest calls. A record lies between two
+# counts, which differ while it is being written; what was entered last has the highest.
+_PHASE = struct.Struct("<Q q40sd Q")
+_CALL = struct.Struct("<Q q40sd qqQQq 32s48s64s Q")
+_SLOT = _PHASE.size + KEPT * _CALL.size
+_CALLS = range(_PHASE.size, _SLOT, _CALL.size)  # where they lie in a slot
 _PACKAGE = str(Path(__file__).parents[1])
 
 
@@ -82,25 +84,27 @@ class Beats:
         """
         first, memory = self._slots[task], self._memory
         memory[first : first + _SLOT] = bytes(_SLOT)
-        no_call, *others = range(first, first + _SLOT, _RECORD.size)
-        calls, counts = itertools.cycle(others), itertools.count(1)
+        phase = slice(first, first + _PHASE.size)
+        calls = itertools.cycle([slice(first + at, first + at + _CALL.size) for at in _CALLS])
+        counts = itertools.count(1)
 
-        def write(*fields: Any) -> None:
-            beat, count = Beat(*fields), next(counts)
-            plain = (each.encode() if isinstance(each, str) else each for each in beat)
-            at = next(calls) if beat.number else no_call
-            memory[at : at + _RECORD.size] = _RECORD.pack(count, *plain, count)
+        def write(step: int, what: str, since: float, number: int = 0, *call: Any) -> None:
+            count, name = next(counts), what.encode()
+            if number:
+                facts = *call[:4], *map(str.encode, call[4:])
+                memory[next(calls)] = _CALL.pack(count, step, name, since, number, *facts, count)
+            else:
+                memory[phase] = _PHASE.pack(count, step, name, since, count)
 
         return write
 
     def now(self, task: str) -> Beat:
         """The thing that a task is in."""
-        _, beat = max(self._records(task))
-        return beat
+        return _beat(*max(self._read(_PHASE, self._slots[task]), *self._calls(task)))
 
     def calls(self, task: str) -> list[Beat]:
         """The latest calls of a task, in any order."""
-        return [beat for _, beat in self._records(task) if beat.number]
+        return [_beat(*record) for record in self._calls(task) if record[0]]
 
     def slot(self, task: str) -> bytes:
         """All that a task has written, to be laid into the file of another machine."""
@@ -113,21 +117,23 @@ class Beats:
         """The run is over. What was said last can be read on, and no descriptor is kept open."""
         self._memory = memoryview(bytes(self._memory))
 
-    def _records(self, task: str) -> list[tuple[int, Beat]]:
-        """The beats in the slot of a task, each behind its count: 0 if it was never written."""
-        first, beats = self._slots[task], list[tuple[int, Beat]]()
-        for at in range(first, first + _SLOT, _RECORD.size):
-            for _ in range(100):
-                count, *fields, end = _RECORD.unpack_from(self._memory, at)
-                if count == end:
-                    break
-            plain: list[Any] = [_text(f) if isinstance(f, bytes) else f for f in fields]
-            beats.append((count, Beat(*plain) if count else Beat()))
-        return beats
+    def _calls(self, task: str) -> list[tuple[Any, ...]]:
+        return [self._read(_CALL, self._slots[task] + place) for place in _CALLS]
+
+    def _read(self, kind: struct.Struct, at: int) -> tuple[Any, ...]:
+        """The count of a record, 0 if nothing has been written, and the fields of its beat."""
+        for _ in range(100):
+            *record, count = kind.unpack_from(self._memory, at)
+            if record[0] == count:
+                break
+        return tuple(record)
 
 
-def _text(field: bytes) -> str:
-    return field.rstrip(b"\0").decode(errors="ignore")
+def _beat(count: int, *fields: Any) -> Beat:
+    plain: list[Any] = [
+        f.rstrip(b"\0").decode(errors="ignore") if isinstance(f, bytes) else f for f in fields
+    ]
+    return Beat(*plain) if count else Beat()
 
 
 def bits(ranks: Iterable[int]) -> int:
