@@ -17,6 +17,7 @@ import pytest
 from course_lib import hardware
 from course_lib.cluster.keeper import lives
 from course_lib.engines.ray import raylets
+from course_lib.errors import SpecError
 from course_lib.hardware.machine import network_parts
 from course_lib.record.rundir import home
 from tests.helpers import until, words_of
@@ -142,3 +143,9 @@ def test_links_between_namespaces_are_as_slow_as_asked(
     finally:
         there.end()
     assert not raylets.current()
+
+
+def test_a_shell_for_a_program_that_there_is_not_is_refused_in_a_line() -> None:
+    cluster: Any = None  # it is asked only later
+    with pytest.raises(SpecError, match="a program that is on the PATH"):
+        raylets.Cluster.enter(cluster, ["no-such-program"])

@@ -32,7 +32,7 @@ import psutil
 from course_lib import hardware
 from course_lib.cluster import keeper, nursery
 from course_lib.cluster.pipes import Channel, ready
-from course_lib.errors import Unavailable
+from course_lib.errors import SpecError, Unavailable
 from course_lib.hardware.machine import network_parts
 from course_lib.network import namespaces
 from course_lib.network.hosts import Hosts
@@ -91,6 +91,8 @@ class Cluster:
 
     def enter(self, command: list[str]) -> NoReturn:
         """Become another program, which can reach the nodes."""
+        if not shutil.which(command[0]):
+            raise SpecError("command", command[0], "a program that is on the PATH")
         os.environ.update(environment(), RAY_ADDRESS=self.address)
         if self.namespace and not self.reached:
             where = str(self.holder), str(self.namespace[0])
